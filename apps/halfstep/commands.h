@@ -1,0 +1,11 @@
+// The subcommands. Each add_ function stands in a file of its own and adds one subcommand whose
+// callback does the work; failures are thrown as halfstep::Error and printed by main.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace halfstep::apps {
+
+void add_info(CLI::App& app);
+
+}  // namespace halfstep::apps
