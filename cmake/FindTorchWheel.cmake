@@ -15,8 +15,10 @@ message(STATUS "torch ${HALFSTEP_TORCH_VERSION}")
 
 add_library(torch_wheel_torch INTERFACE)
 add_library(torch_wheel::torch ALIAS torch_wheel_torch)
-target_include_directories(torch_wheel_torch SYSTEM INTERFACE
-  ${torch_dir}/include ${torch_dir}/include/torch/csrc/api/include)
+# -idirafter, not -isystem: the wheel also ships headers of other libraries (fmt), and the system's
+# own, whose libraries we link, must win.
+target_compile_options(torch_wheel_torch INTERFACE
+  "SHELL:-idirafter ${torch_dir}/include" "SHELL:-idirafter ${torch_dir}/include/torch/csrc/api/include")
 target_link_directories(torch_wheel_torch INTERFACE ${torch_dir}/lib)
 target_link_libraries(torch_wheel_torch INTERFACE torch_cpu c10)
 # The wheel's libraries find their own (nvidia) dependencies by their RUNPATH, but the link editor
