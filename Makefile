@@ -1,6 +1,5 @@
 # The two commands of the README are `make demo` and `make test`; the rest is for developers.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-export OMP_WAIT_POLICY ?= passive
 
 CTEST = ctest --test-dir build --output-on-failure --no-tests=error
 PYTEST = HALFSTEP_BINARY=$(CURDIR)/build/halfstep python -m pytest -q
