@@ -1,0 +1,109 @@
+// AdamW over the arenas: global norm, clipping, the all-or-nothing skip of non-finite gradients, and
+// one fused pass over memory (kernels::adamw_step). The arithmetic is docs/numerics.md §2–§8: clip
+// factor and loss weight are one number of the step, gradients are never rewritten.
+//
+// Complete state: the arenas (weights, masters, exp_avg, …) and one update count per parameter; no
+// generator, no cache. A step allocates nothing. Its bits do not depend on the number of threads or
+// on which kernels run. Called by the training loop, once per global batch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "halfstep/kernels/adamw.h"
+#include "halfstep/kernels/rounding_policy.h"
+#include "halfstep/optim/arenas.h"
+#include "halfstep/optim/gradient_buffer.h"
+
+namespace halfstep::optim {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;  // of decayed parameters (arch::Parameter::decayed)
+  bool maximize = false;
+  double clip_grad = 1.0;  // bound of the norm of the mean gradient; 0: no clipping
+  std::optional<Rounding> state_rounding;  // --state-rounding; empty is auto
+  bool allow_stalling_rounding = false;
+  uint64_t seed = 0;
+};
+
+// Which parameters are decayed: by dimension, never by name. Printed at start.
+struct DecayGroup {
+  std::string name;  // "decay", "no decay"
+  double weight_decay = 0;
+  std::vector<int64_t> parameters;
+  int64_t num_elements = 0;
+};
+
+// How an arena is updated.
+struct ArenaFormat {
+  kernels::AdamwFormat format;
+  kernels::RoundingChoice exp_avg, exp_avg_sq;  // with the reasons
+};
+
+struct StepOptions {
+  double lr = 0;
+  double loss_weight = 1;  // the gradient is a sum over this many target tokens; > 0
+  bool health = false;     // sample the rounding health of this step
+};
+
+struct StepResult {
+  double grad_norm = 0;         // of the mean gradient, before clipping; not finite if skipped
+  double clip_coefficient = 1;  // 1: not clipped
+  bool skipped = false;         // a gradient was not finite: nothing at all was changed
+  int64_t bad_parameter = -1;   // the first one with a non-finite gradient
+  int64_t saturated = 0;        // exp_avg_sq values above ue6m10's range
+  double milliseconds = 0;
+  std::optional<kernels::RoundingHealth> health;
+};
+
+// Update counts as a checkpoint keeps them: one number, and by name the parameters that differ.
+struct UpdateCounts {
+  int64_t common = 0;
+  std::map<std::string, int64_t> exceptions;
+  friend bool operator==(const UpdateCounts&, const UpdateCounts&) = default;
+};
+
+class AdamW {
+ public:
+  // Throws UsageError for options that are out of range, for a nearest rounding that stalls, and
+  // for ue6m10 with eps < 1e-8. `arenas` must outlive this object.
+  AdamW(Arenas& arenas, const AdamWOptions& options);
+
+  // One step on the sum of gradients in `gradients`. Parameters without a contribution are left
+  // alone: no decay, no count.
+  StepResult step(GradientBuffer& gradients, const StepOptions& options);
+
+  const std::vector<DecayGroup>& decay_groups() const { return groups_; }
+  const std::vector<ArenaFormat>& formats() const { return formats_; }
+  const AdamWOptions& options() const { return options_; }
+
+  // Σ g² of each parameter's gradient sum at the last step, 0 without a contribution; divide its
+  // root by the loss weight for a norm.
+  std::span<const double> gradient_sum_squares() const { return sum_squares_; }
+
+  // Updates that each parameter has had: t of the last one.
+  std::span<const int64_t> updates() const { return updates_; }
+  UpdateCounts update_counts() const;
+  // Throws InputError if an exception names no parameter or a count is negative.
+  void set_update_counts(const UpdateCounts& counts);
+
+ private:
+  Arenas& arenas_;
+  AdamWOptions options_;
+  std::vector<DecayGroup> groups_;
+  std::vector<ArenaFormat> formats_;              // by arena
+  std::vector<std::vector<kernels::AdamwSlice>> slices_;  // by arena; capacity for all parameters
+  std::vector<kernels::AdamwSlice> templates_;    // by parameter: everything but t and scalars
+  std::vector<kernels::AdamwScalars> scalars_;    // by parameter
+  std::vector<double> sum_squares_;               // by parameter
+  std::vector<int64_t> updates_;                  // by parameter
+};
+
+}  // namespace halfstep::optim

@@ -1,0 +1,91 @@
+// The memory of a training run's static state: one flat tensor per memory class and arena, sized and
+// divided as `layout` says, allocated once at construction and zeroed, so before any activation.
+// Their addresses never change. What was allocated is measured and compared with the plan: a
+// difference is an InternalError here, before step 1 (docs/memory.md).
+// Made and owned by the training loop; the model reads its weights, GradientBuffer its gradients,
+// AdamW all of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "halfstep/arch/parameter.h"
+#include "halfstep/layout/layout.h"
+
+namespace halfstep::optim {
+
+// Planned and measured bytes of one class of one arena: a row of the start-up report.
+struct ClassMemory {
+  int64_t arena = 0;  // index in the layout: 0 is the common one, 1 that of --fp32-params
+  layout::MemoryClass memory_class = layout::MemoryClass::kWeight;
+  Dtype dtype = Dtype::kF32;
+  int64_t planned_bytes = 0;   // layout's figure
+  int64_t measured_bytes = 0;  // growth of all live tensor bytes by the allocation
+  double bytes_per_parameter = 0;  // measured, over the arena's N
+};
+
+struct MemoryReport {
+  std::vector<ClassMemory> classes;  // only those that exist
+  int64_t num_parameters = 0;        // N
+  int64_t num_elements = 0;          // N′ = N + padding
+  int64_t planned_bytes = 0;         // totals
+  int64_t measured_bytes = 0;
+};
+
+// Throws InternalError ("a promised saving did not appear") if a class was not allocated to the byte
+// as planned.
+void check_memory(const MemoryReport& report);
+
+// One piece of state as a checkpoint sees it: a whole parameter of one kind.
+struct StateSlice {
+  std::string_view kind;  // weight, remainder, master, exp_avg, exp_avg_sq, max_exp_avg_sq
+  int64_t parameter = 0;
+  Dtype dtype = Dtype::kF32;
+  void* data = nullptr;
+  int64_t numel = 0;
+
+  int64_t bytes() const { return numel * dtype_bytes(dtype); }
+};
+
+class Arenas {
+ public:
+  // `layout` must be that of `parameters`. CPU is the only device for now.
+  Arenas(std::vector<arch::Parameter> parameters, layout::Layout layout,
+         at::Device device = at::kCPU);
+  // Leaf tensors point into the arenas and hooks may point at owners of this object.
+  Arenas(const Arenas&) = delete;
+  Arenas& operator=(const Arenas&) = delete;
+
+  const std::vector<arch::Parameter>& parameters() const { return parameters_; }
+  const layout::Layout& layout() const { return layout_; }
+  at::Device device() const { return device_; }
+
+  // One leaf per parameter, of its shape, with requires_grad: views into the weights, for
+  // model::Model.
+  const std::vector<at::Tensor>& weights() const { return weights_; }
+
+  // The parameter's elements of a class: a pointer (null where the class does not exist), and a
+  // flat view (undefined where it does not exist; int16 for remainders, uint16 for ue6m10).
+  void* data(layout::MemoryClass c, int64_t parameter) const;
+  at::Tensor view(layout::MemoryClass c, int64_t parameter) const;
+  // The whole flat array of an arena, padding included.
+  const at::Tensor& flat(layout::MemoryClass c, int64_t arena) const;
+
+  const MemoryReport& memory() const { return memory_; }
+
+  // Everything that a checkpoint has to keep (gradients are not state), in parameter order.
+  std::vector<StateSlice> state_slices() const;
+
+ private:
+  std::vector<arch::Parameter> parameters_;
+  layout::Layout layout_;
+  at::Device device_;
+  std::vector<std::vector<at::Tensor>> flat_;  // [arena][memory class]
+  std::vector<at::Tensor> weights_;
+  MemoryReport memory_;
+};
+
+}  // namespace halfstep::optim
