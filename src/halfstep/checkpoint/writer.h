@@ -1,0 +1,33 @@
+// Saves a checkpoint: DIR/step_XXXXXXXX/{shard_…safetensors, manifest.json} and DIR/latest
+// (docs/checkpoint-format.md). At every instant DIR holds the previous checkpoint complete, or the
+// new one: the folder is written under a temporary name, flushed, and renamed with the manifest
+// already in it. A failure (disk full, …) is thrown after removing what was written. Tensors are
+// streamed from the caller's memory; no copy is made. One save per DIR at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "halfstep/checkpoint/retention.h"
+#include "halfstep/checkpoint/slice.h"
+#include "halfstep/checkpoint/train_state.h"
+
+namespace halfstep::checkpoint {
+
+struct SaveResult {
+  std::filesystem::path directory;    // DIR/step_XXXXXXXX
+  int64_t bytes = 0;                  // of all its files
+  std::vector<std::string> warnings;  // leftovers of a killed save that were removed, one a line
+  std::vector<int64_t> removed;       // checkpoints that the policy let go
+};
+
+// Throws InternalError for slices that are malformed or overlap, InputError if a file cannot be
+// written. A complete checkpoint of the same iteration is replaced.
+SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
+                           std::span<const TensorSlice> slices,
+                           const RetentionPolicy& policy = {});
+
+}  // namespace halfstep::checkpoint

@@ -1,0 +1,69 @@
+// Files read and written whole or as a stream, with every failure an Error that names the path.
+// A file written here either appears complete under its name or not at all: data go to a temporary
+// name in the same folder, are flushed to the disk (fsync), renamed, and the folder is flushed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace halfstep::io {
+
+// Throws InputError "cannot ACTION 'PATH': reason" for the current errno, with a hint for a full
+// disk, a missing file and missing rights.
+[[noreturn]] void throw_file_error(std::string_view action, const std::filesystem::path& path);
+
+// An open file descriptor; closed in the destructor.
+class FileDescriptor {
+ public:
+  // `flags` as for open(2); O_CLOEXEC is added, new files get mode 0666 less the umask.
+  FileDescriptor(const std::filesystem::path& path, int flags);
+  ~FileDescriptor();
+  FileDescriptor(FileDescriptor&& other) noexcept;
+  FileDescriptor& operator=(FileDescriptor&&) = delete;
+
+  int get() const { return fd_; }
+  const std::filesystem::path& path() const { return path_; }
+  int64_t size() const;
+
+  // All of `data` at the current position; interrupted and short writes are continued.
+  void write_all(std::span<const std::byte> data) const;
+  // Exactly out.size() bytes from `offset`; a shorter file is an InputError.
+  void read_at(int64_t offset, std::span<std::byte> out) const;
+  void sync() const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+// Flushes a folder's entries (new names, renames) to the disk.
+void sync_directory(const std::filesystem::path& directory);
+
+// A file that appears under `path` at commit() and leaves nothing behind without it.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> data) { file_.write_all(data); }
+  void write(std::string_view text) { file_.write_all(std::as_bytes(std::span(text))); }
+  void commit();
+
+ private:
+  std::filesystem::path path_, temporary_;
+  FileDescriptor file_;
+  bool committed_ = false;
+};
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+// The whole file. Throws InputError if it is larger than max_bytes.
+std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
+
+}  // namespace halfstep::io
