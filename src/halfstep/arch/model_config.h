@@ -19,7 +19,7 @@ struct Llama3RopeScaling {
   double factor = 8;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  double original_max_position_embeddings = 8192;
+  int64_t original_max_position_embeddings = 8192;
   friend bool operator==(const Llama3RopeScaling&, const Llama3RopeScaling&) = default;
 };
 

@@ -1,5 +1,5 @@
-// A parameter of a model as data: what layout, initialisation, checkpoints and the optimizer need to
-// know about it, without any tensor.
+// A parameter of a model as data: what layout, initialisation, checkpoints and the optimizer need
+// to know about it, without any tensor.
 #pragma once
 
 #include <cstdint>
