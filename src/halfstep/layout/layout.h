@@ -4,7 +4,8 @@
 //
 // An arena is a set of flat arrays, one per memory class, that share one element numbering: a
 // parameter starts at the same element in the weights, the gradients and the states. Each starts at
-// a multiple of kAlignment elements, so arrays hold N′ = N + padding elements (docs/numerics.md §3).
+// a multiple of kAlignment elements, so arrays hold N′ = N + padding elements (docs/numerics.md
+// §3).
 #pragma once
 
 #include <array>
@@ -22,11 +23,16 @@ namespace halfstep::layout {
 inline constexpr int64_t kAlignment = 128;  // elements
 
 enum class MemoryClass : uint8_t {
-  kWeight, kGradient, kMaster, kExpAvg, kExpAvgSq, kMaxExpAvgSq,
+  kWeight,
+  kGradient,
+  kMaster,
+  kExpAvg,
+  kExpAvgSq,
+  kMaxExpAvgSq,
 };
-inline constexpr std::array kMemoryClasses{
-    MemoryClass::kWeight,  MemoryClass::kGradient, MemoryClass::kMaster,
-    MemoryClass::kExpAvg,  MemoryClass::kExpAvgSq, MemoryClass::kMaxExpAvgSq};
+inline constexpr std::array kMemoryClasses{MemoryClass::kWeight,   MemoryClass::kGradient,
+                                           MemoryClass::kMaster,   MemoryClass::kExpAvg,
+                                           MemoryClass::kExpAvgSq, MemoryClass::kMaxExpAvgSq};
 // "weights", "gradients", "master", "exp_avg", "exp_avg_sq", "max_exp_avg_sq": the keys of reports.
 std::string_view memory_class_name(MemoryClass c);
 
@@ -42,6 +48,9 @@ struct StorageFormat {
   // The element type of a class; nothing of it exists if bytes_per_element is 0.
   Dtype dtype(MemoryClass c) const;
   int64_t bytes_per_element(MemoryClass c) const;
+  // Throws UsageError for a dtype that its class cannot have, and for a master beside FP32 weights
+  // (which are their own master: a second one would be 4 bytes for nothing).
+  void validate() const;
   friend bool operator==(const StorageFormat&, const StorageFormat&) = default;
 };
 
@@ -53,16 +62,18 @@ struct Placement {
 
 struct Arena {
   StorageFormat format;
-  std::vector<Placement> placements;  // in order, no overlap
-  int64_t num_elements = 0;           // N′: a multiple of kAlignment
-  int64_t num_parameters = 0;         // N: Σ numel
+  std::vector<Placement> placements = {};  // in order, no overlap
+  int64_t num_elements = 0;                // N′: a multiple of kAlignment
+  int64_t num_parameters = 0;              // N: Σ numel
 
   int64_t bytes(MemoryClass c) const { return num_elements * format.bytes_per_element(c); }
 };
 
 struct Layout {
   std::vector<Arena> arenas;  // first the common one, then, if any parameter asked for it, FP32
-  struct Location { int64_t arena = 0, placement = 0; };
+  struct Location {
+    int64_t arena = 0, placement = 0;
+  };
   std::vector<Location> locations;  // by parameter index
 
   const Arena& arena_of(int64_t parameter) const;
@@ -74,9 +85,12 @@ struct Layout {
 struct LayoutOptions {
   StorageFormat format;
   // Parameters for which this is true keep FP32 weights, gradients and state (--fp32-params).
-  std::function<bool(const arch::Parameter&)> keep_fp32;
+  std::function<bool(const arch::Parameter&)> keep_fp32 = nullptr;
 };
 
+// Places parameters in list order: those of the common format in arena 0, the others in arena 1.
+// Throws UsageError for a format that does not exist, an empty or duplicate parameter (one that is
+// listed twice would be counted, stored and updated twice), and sizes beyond 2⁶³ bytes.
 Layout build_layout(std::span<const arch::Parameter> parameters, const LayoutOptions& options);
 
 }  // namespace halfstep::layout
