@@ -1,5 +1,5 @@
-// manifest.json: what a checkpoint holds and how to check it. Written last; a folder without a valid
-// one is not a checkpoint. Text in, data out, and back: no tensors and no folders here.
+// manifest.json: what a checkpoint holds and how to check it. Written last; a folder without a
+// valid one is not a checkpoint. Text in, data out, and back: no tensors and no folders here.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct StoredShard {
 };
 
 struct StoredSlice : Slice {
-  int64_t shard = 0;   // index in Manifest::shards
-  int64_t offset = 0;  // from the start of the file
+  int64_t shard = 0;                // index in Manifest::shards
+  int64_t offset = 0;               // from the start of the file
   std::vector<uint64_t> checksums;  // XXH3 (64 bit) of each chunk; the last one may be short
 };
 

@@ -28,7 +28,7 @@ struct LoadOptions {
 
 struct LoadReport {
   std::vector<std::string> conversions;  // one line per converted tensor, to be logged
-  int64_t split_ties = 0;  // values that lost one ulp on the way to a split master
+  int64_t split_ties = 0;                // values that lost one ulp on the way to a split master
 };
 
 class CheckpointReader {

@@ -15,7 +15,12 @@
 namespace halfstep::checkpoint {
 
 enum class TensorKind : uint8_t {
-  kWeight, kRemainder, kMaster, kExpAvg, kExpAvgSq, kMaxExpAvgSq,
+  kWeight,
+  kRemainder,
+  kMaster,
+  kExpAvg,
+  kExpAvgSq,
+  kMaxExpAvgSq,
 };
 std::string_view tensor_kind_name(TensorKind kind);  // "weight", …, "max_exp_avg_sq"
 std::optional<TensorKind> parse_tensor_kind(std::string_view name);

@@ -25,8 +25,8 @@ struct TrainState {
   uint64_t seed = 0;
   uint64_t data_fingerprint = 0;
   int torch_threads = 0;
-  layout::StorageFormat storage;           // of the common arena
-  std::vector<std::string> fp32_params;    // parameters that keep FP32 weights and state
+  layout::StorageFormat storage;         // of the common arena
+  std::vector<std::string> fp32_params;  // parameters that keep FP32 weights and state
   // Free-form objects, kept as they are.
   nlohmann::json hyperparameters = nlohmann::json::object();
   nlohmann::json model_config = nlohmann::json::object();  // as in Hugging Face's config.json

@@ -27,7 +27,6 @@ struct SaveResult {
 // Throws InternalError for slices that are malformed or overlap, InputError if a file cannot be
 // written. A complete checkpoint of the same iteration is replaced.
 SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
-                           std::span<const TensorSlice> slices,
-                           const RetentionPolicy& policy = {});
+                           std::span<const TensorSlice> slices, const RetentionPolicy& policy = {});
 
 }  // namespace halfstep::checkpoint

@@ -20,7 +20,19 @@
 namespace halfstep::io {
 
 enum class SafetensorsDtype : uint8_t {
-  kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool,
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool,
 };
 std::string_view safetensors_dtype_name(SafetensorsDtype dtype);  // "F64", …, "BOOL"
 std::optional<SafetensorsDtype> parse_safetensors_dtype(std::string_view name);

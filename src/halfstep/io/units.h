@@ -7,9 +7,9 @@
 
 namespace halfstep::io {
 
-// "4096", "4KiB", "1.5GiB", "80GB", "2e9": a whole, non-negative number of bytes. KiB, MiB, GiB, TiB
-// are powers of 1024; kB (or KB), MB, GB, TB powers of 1000. Throws UsageError otherwise; `what`
-// names the flag or key in the message.
+// "4096", "4KiB", "1.5GiB", "80GB", "2e9": a whole, non-negative number of bytes. KiB, MiB, GiB,
+// TiB are powers of 1024; kB (or KB), MB, GB, TB powers of 1000. Throws UsageError otherwise;
+// `what` names the flag or key in the message.
 int64_t parse_bytes(std::string_view text, std::string_view what);
 
 // True if the text ends in a unit (--ddp-bucket-size means elements without one, bytes with one).

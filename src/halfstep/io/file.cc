@@ -1,0 +1,146 @@
+#include "halfstep/io/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "halfstep/core/error.h"
+
+namespace halfstep::io {
+namespace {
+
+std::string hint_for(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return "free some space, or choose another folder";
+    case ENOENT:
+      return "check the path";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "check the rights of the file and its folder";
+    case EIO:
+      return "the disk or the network file system failed; see the system's log";
+    default:
+      return {};
+  }
+}
+
+// The folder of a path; "." for a bare file name.
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  const auto parent = path.parent_path();
+  return parent.empty() ? std::filesystem::path(".") : parent;
+}
+
+}  // namespace
+
+void throw_file_error(std::string_view action, const std::filesystem::path& path) {
+  const int error = errno;
+  throw InputError(fmt::format("cannot {} '{}': {}", action, path.string(),
+                               std::generic_category().message(error)),
+                   hint_for(error));
+}
+
+FileDescriptor::FileDescriptor(const std::filesystem::path& path, int flags) : path_(path) {
+  do {
+    fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  } while (fd_ < 0 && errno == EINTR);
+  if (fd_ < 0) throw_file_error((flags & O_CREAT) != 0 ? "create" : "open", path);
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+int64_t FileDescriptor::size() const {
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) throw_file_error("read", path_);
+  return status.st_size;
+}
+
+void FileDescriptor::write_all(std::span<const std::byte> data) const {
+  while (!data.empty()) {
+    const ssize_t n = ::write(fd_, data.data(), data.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_file_error("write", path_);
+    data = data.subspan(static_cast<size_t>(n));
+  }
+}
+
+void FileDescriptor::read_at(int64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(fd_, out.data(), out.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_file_error("read", path_);
+    if (n == 0) {
+      throw InputError(
+          fmt::format("'{}' ends at byte {}, expected {} more", path_.string(), offset, out.size()),
+          "the file is incomplete; copy or download it again");
+    }
+    out = out.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
+void FileDescriptor::sync() const {
+  if (::fsync(fd_) != 0) throw_file_error("flush", path_);
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  FileDescriptor(directory, O_RDONLY | O_DIRECTORY).sync();
+}
+
+// The temporary name has the process in it, so that two writers never share one, and a dot in
+// front, so that no pattern for finished files matches it.
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      temporary_(folder_of(path_) /
+                 fmt::format(".{}.{}.tmp", path_.filename().string(), ::getpid())),
+      file_(temporary_, O_WRONLY | O_CREAT | O_TRUNC) {}
+
+AtomicFile::~AtomicFile() {
+  if (!committed_) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::commit() {
+  file_.sync();
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw_file_error("create", path_);
+  committed_ = true;
+  sync_directory(folder_of(path_));
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes) {
+  const FileDescriptor file(path, O_RDONLY);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_file_error("read", path);
+  if (!S_ISREG(status.st_mode)) {
+    throw InputError(fmt::format("'{}' is not a regular file", path.string()), "check the path");
+  }
+  if (status.st_size > max_bytes) {
+    throw InputError(fmt::format("'{}' has {} bytes, expected at most {}", path.string(),
+                                 status.st_size, max_bytes),
+                     "is this the right file?");
+  }
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace halfstep::io
