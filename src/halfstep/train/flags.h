@@ -1,0 +1,58 @@
+// The one table of the flags of `train` (and of the commands that take the same ones): name, type,
+// default, help, and what a flag does. The command line, --config files, --help, the effective
+// configuration and the settings in checkpoints all go through it, so a flag cannot be parsed and
+// then forgotten. Pure functions; every failure is a UsageError.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halfstep/train/options.h"
+
+namespace halfstep::train {
+
+struct Flag {
+  enum class Kind {
+    kSetting,      // fills a field of Options
+    kNothingToDo,  // of the reference scripts: accepted (some with one value only), said at start
+    kRefused,      // known, but this version cannot do it
+  };
+  enum class Arity { kSwitch, kOne, kMany };
+
+  std::string name = {};  // without --
+  std::string group = {};
+  std::string value = {};  // what stands for the value in the help; empty for a switch
+  std::string help = {};   // of kNothingToDo and kRefused: the reason
+  Kind kind = Kind::kSetting;
+  Arity arity = Arity::kOne;
+  std::function<void(Options&, std::span<const std::string>)> set = {};
+  // Null for what is not a setting, and for a second name of a setting.
+  std::function<nlohmann::ordered_json(const Options&)> get = {};
+};
+
+std::span<const Flag> flag_table();
+
+struct ParsedFlags {
+  Options options;
+  std::vector<const Flag*> nothing_to_do;  // in order of appearance, each once
+  bool help = false;                       // --help was there
+};
+
+// `args` without the program's and the subcommand's name. A file given by --config is read first,
+// so that the command line wins.
+ParsedFlags parse_flags(std::span<const std::string> args);
+
+// All settings under their flags' names: a valid --config file.
+nlohmann::ordered_json settings_json(const Options& options);
+
+// The text of --help.
+std::string flags_help();
+
+// The candidate nearest to `word` by edit distance, empty if none is near.
+std::string nearest_name(std::string_view word, std::span<const std::string> candidates);
+
+}  // namespace halfstep::train

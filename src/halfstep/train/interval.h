@@ -1,0 +1,71 @@
+// What is said about the steps since the last log line: collected step by step, then shown as one
+// line and one object of log.jsonl.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "halfstep/kernels/adamw.h"
+
+namespace halfstep::train {
+
+// One step of the loop.
+struct StepRecord {
+  int64_t iteration = 0;  // completed with this step
+  double loss_sum = 0;    // nats, over the targets
+  int64_t targets = 0;
+  int64_t tokens = 0;
+  double lr = 0;
+  double grad_norm = 0;
+  double clip_coefficient = 1;
+  double optimizer_ms = 0;
+  int64_t saturated = 0;
+  bool skipped = false;
+  std::optional<kernels::RoundingHealth> health;
+};
+
+// Facts of the run that a line needs.
+struct RunFacts {
+  int64_t train_iters = 0;
+  double flops_per_token = 0;  // forward and backward
+  double peak_flops = 0;
+  int64_t static_bytes = 0;  // weights, gradients, master and state
+};
+
+class Interval {
+ public:
+  explicit Interval(const RunFacts& facts) : facts_(facts) { restart(); }
+
+  void add(const StepRecord& step);
+  // Time that is no training (evaluation, saving) does not count.
+  void pause();
+  void resume();
+
+  // The line, the object, and a fresh start.
+  std::string line(int64_t peak_bytes) const;
+  nlohmann::ordered_json json(int64_t peak_bytes) const;
+  void restart();
+
+  int64_t steps() const { return steps_; }
+  double eta_seconds() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double seconds() const;
+  double loss() const { return loss_sum_ / static_cast<double>(targets_); }
+  double tokens_per_second() const { return static_cast<double>(tokens_) / seconds(); }
+  double utilisation() const;
+
+  RunFacts facts_;
+  StepRecord last_;
+  Clock::time_point start_;
+  Clock::time_point paused_at_;
+  Clock::duration paused_{0};
+  int64_t steps_ = 0, skipped_ = 0, targets_ = 0, tokens_ = 0, saturated_ = 0;
+  double loss_sum_ = 0, optimizer_ms_ = 0;
+};
+
+}  // namespace halfstep::train

@@ -1,0 +1,119 @@
+// Every setting of a training run, as one plain struct without torch. flags.h fills it from the
+// command line and --config, check_options.h refuses what contradicts itself or is not implemented;
+// what remains is read by everything below and never written again.
+// An empty optional or string means "not given".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "halfstep/core/dtype.h"
+
+namespace halfstep::train {
+
+enum class DecayStyle : uint8_t { kConstant, kLinear, kCosine, kWsd };
+enum class WsdDecayStyle : uint8_t { kExponential, kLinear, kCosine, kMinusSqrt };
+enum class MatmulPrecision : uint8_t { kAuto, kBF16, kF32 };
+
+struct Options {
+  // Model: a Hugging Face folder, or Megatron's dimensions.
+  std::string load_hf;
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t ffn_hidden_size = 0;
+  int64_t num_attention_heads = 0;
+  bool group_query_attention = false;
+  int64_t num_query_groups = 0;
+  int64_t kv_channels = 0;  // head dimension; 0: hidden_size / num_attention_heads
+  bool qk_layernorm = false;
+  bool add_qkv_bias = false;
+  double rotary_base = 10000;
+  double norm_epsilon = 1e-6;
+  int64_t max_position_embeddings = 0;  // 0: seq_length
+  int64_t padded_vocab_size = 0;        // 0: the tokenizer's
+  int64_t make_vocab_size_divisible_by = 1;
+  bool untie_embeddings_and_output_weights = false;
+  double init_method_std = 0.02;
+
+  // Data.
+  std::vector<std::string> data_path;  // .bin/.idx prefixes, each possibly after its weight
+  std::vector<std::string> data;       // text files, or @LIST: a file with one path a line
+  std::string tokenizer;               // "byte" or a Hugging Face folder
+  std::string split = "969,30,1";
+  int64_t seq_length = 0;
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+
+  // Run.
+  int64_t micro_batch_size = 0;
+  int64_t global_batch_size = 0;  // 0: micro_batch_size
+  int64_t train_iters = 0;
+  int64_t seed = 1234;
+  int64_t num_threads = 0;  // 0: what this process may use
+  MatmulPrecision matmul_precision = MatmulPrecision::kAuto;
+  double exit_duration_in_mins = 0;  // 0: no limit
+  int64_t eval_interval = 1000;      // also at the end of the run
+  int64_t eval_iters = 100;          // at most one pass over the split; 0: no evaluation
+  int64_t log_interval = 10;
+  std::string log_dir;  // empty: save
+  bool log_per_layer = false;
+  bool quiet = false;
+  bool check_config = false;
+
+  // Learning rate.
+  double lr = 0;
+  double min_lr = 0;
+  DecayStyle lr_decay_style = DecayStyle::kLinear;
+  int64_t lr_decay_iters = 0;  // 0: train_iters
+  int64_t lr_wsd_decay_iters = 0;
+  WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::kExponential;
+  int64_t lr_warmup_iters = 0;
+  double lr_warmup_fraction = 0;
+
+  // Optimizer.
+  double weight_decay = 0.01;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double clip_grad = 1.0;
+  int64_t max_skipped_steps = 10;
+  bool bf16 = false;
+  bool o2_optimizer = false;
+  bool o2_gradient = false;
+  bool no_gradient_accumulation_fusion = false;
+  std::optional<Dtype> exp_avg_dtype;      // empty: bf16 with o2_optimizer, else fp32
+  std::optional<Dtype> exp_avg_sq_dtype;   // likewise
+  std::optional<Rounding> state_rounding;  // empty: auto
+  bool allow_stalling_rounding = false;
+  std::optional<Rounding> grad_accumulation_rounding;  // empty: auto
+  std::string fp32_params;                             // regular expression over names
+  std::optional<MasterMode> master;  // empty: fp32 with bf16 weights, none with fp32 weights
+  bool reuse_fp32_param = false;
+
+  // Checkpoints.
+  std::string save;
+  std::string load;
+  int64_t save_interval = 0;  // 0: only at the end
+  int64_t keep_last = 0;      // 0: all
+  int64_t keep_every = 0;     // steps that are a multiple stay for ever
+  bool no_load_optim = false;
+  bool no_load_rng = false;
+  bool convert_state = false;
+  bool allow_lossy_master = false;
+
+  int64_t num_micro_batches() const { return global_batch_size / micro_batch_size; }
+  Dtype weight_dtype() const { return bf16 ? Dtype::kBF16 : Dtype::kF32; }
+  Dtype gradient_dtype() const { return o2_gradient ? Dtype::kBF16 : Dtype::kF32; }
+  Dtype state_default() const { return o2_optimizer ? Dtype::kBF16 : Dtype::kF32; }
+  Dtype exp_avg_storage() const { return exp_avg_dtype.value_or(state_default()); }
+  Dtype exp_avg_sq_storage() const { return exp_avg_sq_dtype.value_or(state_default()); }
+  MasterMode master_mode() const {
+    if (reuse_fp32_param) return MasterMode::kSplit;
+    return master.value_or(bf16 ? MasterMode::kFp32 : MasterMode::kNone);
+  }
+};
+
+}  // namespace halfstep::train
