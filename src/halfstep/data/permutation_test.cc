@@ -51,7 +51,7 @@ TEST(Permutation, SeedAndEpochChangeTheOrder) {
 
 // Over many seeds each index goes to each place equally often, whatever the size.
 TEST(Permutation, EveryPlaceIsEquallyLikely) {
-  for (const int64_t n : {2, 3, 7, 10, 64, 97}) {
+  for (const int64_t n : {2, 3, 7, 10, 33}) {
     const int64_t seeds = 100 * n;
     std::vector<int64_t> counts(n * n);
     for (int64_t seed = 0; seed < seeds; ++seed) {
