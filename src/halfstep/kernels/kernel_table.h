@@ -49,6 +49,7 @@ struct KernelTable {
   // Returns how many finite exp_avg_sq values saturated.
   int64_t (*adamw)(const AdamwFormat& format, const AdamwRun& run);
 
+  // The dtypes differ, and one of them is kF32.
   void (*convert)(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64_t n,
                   Rounding rounding, const NoiseRun& noise);
   void (*accumulate)(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64_t n,

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 
 #include "halfstep/core/error.h"
 #include "halfstep/kernels/chunks.h"
@@ -70,6 +71,11 @@ void convert(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64
   check_noise(noise, n);
   const KernelTable& table = current_table();
   for_each_chunk(pool, n, [&](int64_t begin, int64_t count) {
+    if (dst_dtype == src_dtype) {  // a copy keeps every bit, NaNs' too
+      std::memcpy(advance(dst, dst_dtype, begin), advance(src, src_dtype, begin),
+                  static_cast<size_t>(count * dtype_bytes(dst_dtype)));
+      return;
+    }
     table.convert(advance(dst, dst_dtype, begin), dst_dtype, advance(src, src_dtype, begin),
                   src_dtype, count, rounding, advanced(noise, begin));
   });
