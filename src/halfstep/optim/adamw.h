@@ -1,6 +1,6 @@
-// AdamW over the arenas: global norm, clipping, the all-or-nothing skip of non-finite gradients, and
-// one fused pass over memory (kernels::adamw_step). The arithmetic is docs/numerics.md §2–§8: clip
-// factor and loss weight are one number of the step, gradients are never rewritten.
+// AdamW over the arenas: global norm, clipping, the all-or-nothing skip of non-finite gradients,
+// and one fused pass over memory (kernels::adamw_step). The arithmetic is docs/numerics.md §2–§8:
+// clip factor and loss weight are one number of the step, gradients are never rewritten.
 //
 // Complete state: the arenas (weights, masters, exp_avg, …) and one update count per parameter; no
 // generator, no cache. A step allocates nothing. Its bits do not depend on the number of threads or
@@ -27,7 +27,7 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0.01;  // of decayed parameters (arch::Parameter::decayed)
   bool maximize = false;
-  double clip_grad = 1.0;  // bound of the norm of the mean gradient; 0: no clipping
+  double clip_grad = 1.0;                  // bound of the norm of the mean gradient; 0: no clipping
   std::optional<Rounding> state_rounding;  // --state-rounding; empty is auto
   bool allow_stalling_rounding = false;
   uint64_t seed = 0;
@@ -82,6 +82,8 @@ class AdamW {
 
   const std::vector<DecayGroup>& decay_groups() const { return groups_; }
   const std::vector<ArenaFormat>& formats() const { return formats_; }
+  // What a user should know about these options before the first step; empty if nothing.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   const AdamWOptions& options() const { return options_; }
 
   // Σ g² of each parameter's gradient sum at the last step, 0 without a contribution; divide its
@@ -95,15 +97,21 @@ class AdamW {
   void set_update_counts(const UpdateCounts& counts);
 
  private:
+  // √Σ g² of the gradient sums; names the first parameter that is not finite.
+  double measure_norm(const GradientBuffer& gradients, int64_t& bad_parameter);
+  // The slices of this step, for the parameters that had a contribution.
+  void fill_slices(const GradientBuffer& gradients, double lr, double grad_scale);
+
   Arenas& arenas_;
   AdamWOptions options_;
   std::vector<DecayGroup> groups_;
-  std::vector<ArenaFormat> formats_;              // by arena
+  std::vector<std::string> warnings_;
+  std::vector<ArenaFormat> formats_;                      // by arena
   std::vector<std::vector<kernels::AdamwSlice>> slices_;  // by arena; capacity for all parameters
-  std::vector<kernels::AdamwSlice> templates_;    // by parameter: everything but t and scalars
-  std::vector<kernels::AdamwScalars> scalars_;    // by parameter
-  std::vector<double> sum_squares_;               // by parameter
-  std::vector<int64_t> updates_;                  // by parameter
+  std::vector<kernels::AdamwSlice> templates_;  // by parameter: everything but t and scalars
+  std::vector<kernels::AdamwScalars> scalars_;  // by parameter
+  std::vector<double> sum_squares_;             // by parameter
+  std::vector<int64_t> updates_;                // by parameter
 };
 
 }  // namespace halfstep::optim

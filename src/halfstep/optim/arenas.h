@@ -1,9 +1,8 @@
-// The memory of a training run's static state: one flat tensor per memory class and arena, sized and
-// divided as `layout` says, allocated once at construction and zeroed, so before any activation.
-// Their addresses never change. What was allocated is measured and compared with the plan: a
-// difference is an InternalError here, before step 1 (docs/memory.md).
-// Made and owned by the training loop; the model reads its weights, GradientBuffer its gradients,
-// AdamW all of it.
+// The memory of a training run's static state: one flat tensor per memory class and arena, sized
+// and divided as `layout` says, allocated once at construction and zeroed, so before any
+// activation. Their addresses never change. What was allocated is measured and compared with the
+// plan: a difference is an InternalError here, before step 1 (docs/memory.md). Made and owned by
+// the training loop; the model reads its weights, GradientBuffer its gradients, AdamW all of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +21,8 @@ struct ClassMemory {
   int64_t arena = 0;  // index in the layout: 0 is the common one, 1 that of --fp32-params
   layout::MemoryClass memory_class = layout::MemoryClass::kWeight;
   Dtype dtype = Dtype::kF32;
-  int64_t planned_bytes = 0;   // layout's figure
-  int64_t measured_bytes = 0;  // growth of all live tensor bytes by the allocation
+  int64_t planned_bytes = 0;       // layout's figure
+  int64_t measured_bytes = 0;      // growth of all live tensor bytes by the allocation
   double bytes_per_parameter = 0;  // measured, over the arena's N
 };
 
@@ -35,8 +34,8 @@ struct MemoryReport {
   int64_t measured_bytes = 0;
 };
 
-// Throws InternalError ("a promised saving did not appear") if a class was not allocated to the byte
-// as planned.
+// Throws InternalError ("a promised saving did not appear") if a class was not allocated to the
+// byte as planned.
 void check_memory(const MemoryReport& report);
 
 // One piece of state as a checkpoint sees it: a whole parameter of one kind.

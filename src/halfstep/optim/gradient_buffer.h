@@ -6,7 +6,8 @@
 // embedding: the head by its factors, the embedding by the hook).
 //
 // State: which parameters had a contribution this step, and the place of the current micro-batch in
-// the noise's address. Used by the training loop; the hooks run on the thread that calls backward().
+// the noise's address. Used by the training loop; the hooks run on the thread that calls
+// backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,8 +61,6 @@ class GradientBuffer {
   const kernels::RoundingChoice& rounding(int64_t arena) const { return roundings_[arena]; }
 
  private:
-  void accumulate(int64_t parameter, const at::Tensor& gradient);
-
   Arenas& arenas_;
   GradientBufferOptions options_;
   std::vector<kernels::RoundingChoice> roundings_;  // by arena

@@ -31,7 +31,7 @@ class MemoryCounter {
   int64_t peak_bytes(Phase phase) const;
   // The same over all phases.
   int64_t peak_bytes() const;
-  // Forgets all peaks: each starts again from what is alive now.
+  // Forgets all peaks; that of the current phase starts again from what is alive now.
   void reset_peaks();
 
   MemoryCounter(const MemoryCounter&) = delete;
