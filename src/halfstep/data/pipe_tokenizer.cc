@@ -1,0 +1,156 @@
+#include "halfstep/data/pipe_tokenizer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "halfstep/core/error.h"
+
+namespace halfstep::data {
+namespace {
+
+constexpr std::string_view kMagic = "hstk";
+constexpr size_t kHeaderBytes = 13;
+constexpr uint32_t kVersion = 1;
+constexpr uint8_t kEncode = 1, kDecode = 2;
+enum Answer : uint8_t { kOk = 0, kBadRequest = 1, kMissingPackage = 2 };
+// Loading a big tokenizer.json on a busy machine takes seconds; this only has to be finite.
+constexpr Subprocess::Duration kPatience{300'000};
+constexpr uint64_t kBytesPerMillisecond = 100;
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+
+std::vector<std::string> default_argv(const std::string& folder) {
+  const char* python = std::getenv("HALFSTEP_PYTHON");
+  return {python && *python ? python : "python3", "-m", "halfstep.tokenize", folder};
+}
+
+template <typename T>
+void append(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// Takes a T off the front of `in`; false if it is too short.
+template <typename T>
+bool take(std::string_view& in, T* value) {
+  if (in.size() < sizeof *value) return false;
+  std::memcpy(value, in.data(), sizeof *value);
+  in.remove_prefix(sizeof *value);
+  return true;
+}
+
+}  // namespace
+
+template <typename Talk>
+auto PipeTokenizer::guarded(Talk&& talk) {
+  try {
+    return talk();
+  } catch (const SubprocessError& error) {
+    throw InputError(
+        fmt::format("tokenizer '{}': {}", folder_, error.what()),
+        "HALFSTEP_PYTHON must be a Python that has the packages halfstep and tokenizers");
+  }
+}
+
+PipeTokenizer::PipeTokenizer(const std::string& folder)
+    : PipeTokenizer(folder, default_argv(folder), kPatience) {}
+
+PipeTokenizer::PipeTokenizer(const std::string& folder, std::vector<std::string> argv,
+                             Subprocess::Duration patience)
+    : folder_(folder), patience_(patience) {
+  guarded([&] {
+    child_ = std::make_unique<Subprocess>(std::move(argv));
+    hello();
+  });
+}
+
+void PipeTokenizer::garbage(const std::string& what) {
+  child_->fail(fmt::format("the tokenizer process sent {}", what));
+}
+
+void PipeTokenizer::hello() {
+  const std::string payload = receive_answer(0);
+  std::string_view in = payload;
+  uint32_t version = 0;
+  if (!take(in, &version) || !take(in, &vocab_size_) || !take(in, &eod_) || !in.empty() ||
+      version != kVersion || vocab_size_ < 1 || eod_ < -1 || eod_ >= vocab_size_) {
+    garbage(fmt::format("a greeting that is not of protocol version {}", kVersion));
+  }
+}
+
+std::string PipeTokenizer::receive_answer(size_t request_bytes) {
+  const Subprocess::Duration limit =
+      patience_ + Subprocess::Duration(static_cast<int64_t>(request_bytes / kBytesPerMillisecond));
+  char header[kHeaderBytes];
+  child_->receive(std::as_writable_bytes(std::span(header)), limit);
+  if (std::string_view(header, kMagic.size()) != kMagic) garbage("something that is no answer");
+  const auto code = static_cast<uint8_t>(header[4]);
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, header + 5, sizeof bytes);
+
+  // In pieces, so that a length that is a lie ends in "did not answer" and not in an allocation.
+  std::string payload;
+  while (payload.size() < bytes) {
+    const size_t have = payload.size();
+    payload.resize(have + std::min(kPieceBytes, bytes - have));
+    child_->receive(std::as_writable_bytes(std::span(payload).subspan(have)), limit);
+  }
+  switch (code) {
+    case kOk:
+      return payload;
+    case kBadRequest:
+      throw InputError(fmt::format("tokenizer '{}': {}", folder_, payload));
+    case kMissingPackage:
+      throw InputError(fmt::format("tokenizer '{}': {}", folder_, payload),
+                       "pip install tokenizers");
+    default:
+      garbage(fmt::format("the unknown answer {}", code));
+  }
+}
+
+std::string PipeTokenizer::ask(uint8_t code, const std::string& payload) {
+  std::string header(kMagic);
+  append(header, code);
+  append(header, static_cast<uint64_t>(payload.size()));
+  const Subprocess::Duration limit =
+      patience_ + Subprocess::Duration(static_cast<int64_t>(payload.size() / kBytesPerMillisecond));
+  child_->send(std::as_bytes(std::span(header)), limit);
+  child_->send(std::as_bytes(std::span(payload)), limit);
+  return receive_answer(payload.size());
+}
+
+std::vector<std::vector<int32_t>> PipeTokenizer::encode_batch(
+    std::span<const std::string_view> texts) {
+  std::string request;
+  append(request, static_cast<uint64_t>(texts.size()));
+  for (const std::string_view text : texts) {
+    append(request, static_cast<uint64_t>(text.size()));
+    request += text;
+  }
+  return guarded([&] {
+    const std::string answer = ask(kEncode, request);
+    std::string_view in = answer;
+    std::vector<std::vector<int32_t>> all(texts.size());
+    for (auto& ids : all) {
+      uint64_t count = 0;
+      if (!take(in, &count) || count > in.size() / sizeof(int32_t)) garbage("a truncated answer");
+      ids.resize(count);
+      std::memcpy(ids.data(), in.data(), count * sizeof(int32_t));
+      in.remove_prefix(count * sizeof(int32_t));
+      for (const int32_t id : ids) {
+        if (id < 0 || id >= vocab_size_)
+          garbage(fmt::format("the id {}, which is not in its vocabulary", id));
+      }
+    }
+    if (!in.empty()) garbage("more than was asked for");
+    return all;
+  });
+}
+
+std::string PipeTokenizer::decode(std::span<const int32_t> ids) {
+  const std::string request(reinterpret_cast<const char*>(ids.data()), ids.size_bytes());
+  return guarded([&] { return ask(kDecode, request); });
+}
+
+}  // namespace halfstep::data

@@ -1,0 +1,51 @@
+// Text to token ids and back. Two kinds: bytes (built in) and a Hugging Face folder, whose work the
+// `tokenizers` package does in a child process (pipe_tokenizer.h). Not for use from two threads at
+// once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace halfstep::data {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  // Ids of each text, without any special token added. Throws InputError for a text that the
+  // tokenizer cannot take (not UTF-8).
+  virtual std::vector<std::vector<int32_t>> encode_batch(
+      std::span<const std::string_view> texts) = 0;
+  std::vector<int32_t> encode(std::string_view text) {
+    return std::move(encode_batch({&text, 1})[0]);
+  }
+  // Throws InputError for an id outside the vocabulary.
+  virtual std::string decode(std::span<const int32_t> ids) = 0;
+  // One more than the largest id.
+  virtual int64_t vocab_size() const = 0;
+  // The id that ends a document, −1 if there is none.
+  virtual int64_t eod() const = 0;
+};
+
+// 256 byte values and the end marker 256, which has no text. Takes any bytes;
+// decode(encode(x)) == x for all of them.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  static constexpr int64_t kVocabSize = 257;
+  static constexpr int32_t kEod = 256;
+
+  std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts) override;
+  std::string decode(std::span<const int32_t> ids) override;
+  int64_t vocab_size() const override { return kVocabSize; }
+  int64_t eod() const override { return kEod; }
+};
+
+// `--tokenizer SPEC`: "byte" or a folder with a tokenizer.json. Throws InputError if the folder or
+// the packages that it needs are not there.
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec);
+
+}  // namespace halfstep::data
