@@ -36,7 +36,7 @@ if [ ! -x .venv/bin/python ] || [ "$(cat $stamp 2>/dev/null)" != "$wanted" ]; th
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
   # Tests read and write Megatron's data files with megatron-core; its own needs are not ours.
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps megatron-core==0.16.1
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
   echo "$wanted" >$stamp
 fi
 
