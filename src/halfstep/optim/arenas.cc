@@ -42,24 +42,6 @@ at::Tensor allocate_zeroed(const layout::Arena& arena, MemoryClass c, at::Device
   }
 }
 
-std::string_view kind_name(MemoryClass c, Dtype dtype) {
-  switch (c) {
-    case MemoryClass::kWeight:
-      return "weight";
-    case MemoryClass::kMaster:
-      return dtype == Dtype::kI16 ? "remainder" : "master";
-    case MemoryClass::kExpAvg:
-      return "exp_avg";
-    case MemoryClass::kExpAvgSq:
-      return "exp_avg_sq";
-    case MemoryClass::kMaxExpAvgSq:
-      return "max_exp_avg_sq";
-    case MemoryClass::kGradient:
-      break;
-  }
-  throw InternalError("arenas: gradients are not state");
-}
-
 }  // namespace
 
 void check_memory(const MemoryReport& report) {
@@ -132,23 +114,6 @@ void* Arenas::data(MemoryClass c, int64_t parameter) const {
 
 const at::Tensor& Arenas::flat(MemoryClass c, int64_t arena) const {
   return flat_.at(arena)[index_of(c)];
-}
-
-std::vector<StateSlice> Arenas::state_slices() const {
-  std::vector<StateSlice> slices;
-  for (int64_t p = 0; p < std::ssize(parameters_); ++p) {
-    const layout::StorageFormat& format = layout_.arena_of(p).format;
-    for (const MemoryClass c : layout::kMemoryClasses) {
-      if (c == MemoryClass::kGradient || format.bytes_per_element(c) == 0) continue;
-      const Dtype dtype = format.dtype(c);
-      slices.push_back({.kind = kind_name(c, dtype),
-                        .parameter = p,
-                        .dtype = dtype,
-                        .data = data(c, p),
-                        .numel = parameters_[p].numel()});
-    }
-  }
-  return slices;
 }
 
 }  // namespace halfstep::optim

@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "halfstep/arch/parameter.h"
@@ -38,17 +37,6 @@ struct MemoryReport {
 // byte as planned.
 void check_memory(const MemoryReport& report);
 
-// One piece of state as a checkpoint sees it: a whole parameter of one kind.
-struct StateSlice {
-  std::string_view kind;  // weight, remainder, master, exp_avg, exp_avg_sq, max_exp_avg_sq
-  int64_t parameter = 0;
-  Dtype dtype = Dtype::kF32;
-  void* data = nullptr;
-  int64_t numel = 0;
-
-  int64_t bytes() const { return numel * dtype_bytes(dtype); }
-};
-
 class Arenas {
  public:
   // `layout` must be that of `parameters`. CPU is the only device for now.
@@ -70,13 +58,12 @@ class Arenas {
   // flat view (undefined where it does not exist; int16 for remainders, uint16 for ue6m10).
   void* data(layout::MemoryClass c, int64_t parameter) const;
   at::Tensor view(layout::MemoryClass c, int64_t parameter) const;
-  // The whole flat array of an arena, padding included.
+  // The whole flat array of an arena, padding included, and its address (what
+  // checkpoint::arena_slices asks for).
   const at::Tensor& flat(layout::MemoryClass c, int64_t arena) const;
+  void* base(layout::MemoryClass c, int64_t arena) const { return flat(c, arena).data_ptr(); }
 
   const MemoryReport& memory() const { return memory_; }
-
-  // Everything that a checkpoint has to keep (gradients are not state), in parameter order.
-  std::vector<StateSlice> state_slices() const;
 
  private:
   std::vector<arch::Parameter> parameters_;

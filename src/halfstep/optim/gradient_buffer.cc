@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "halfstep/core/error.h"
@@ -87,7 +88,10 @@ void GradientBuffer::begin_micro_batch(int64_t global_index) {
 
 void GradientBuffer::finish_step() {
   for (int64_t p = 0; p < std::ssize(contributed_); ++p) {
-    if (!contributed_[p]) arenas_.view(MemoryClass::kGradient, p).zero_();
+    if (contributed_[p]) continue;
+    const Dtype dtype = arenas_.layout().arena_of(p).format.gradient;
+    std::memset(arenas_.data(MemoryClass::kGradient, p), 0,
+                arenas_.parameters()[p].numel() * dtype_bytes(dtype));
   }
 }
 
@@ -97,26 +101,44 @@ bool GradientBuffer::can_fuse(at::ScalarType compute) const {
 
 bool GradientBuffer::add_product(int64_t parameter, int64_t count, const at::Tensor& grad_output,
                                  const at::Tensor& input) {
-  if (!can_fuse(grad_output.scalar_type()) || input.scalar_type() != at::kFloat) return false;
-  const at::NoGradGuard no_grad;
-  const layout::Layout& layout = arenas_.layout();
   const int64_t end = parameter + count;
+  int64_t rows = 0;
+  for (int64_t p = parameter; p < end; ++p) {
+    if (arenas_.layout().arena_of(p).format.gradient != Dtype::kF32) return false;
+    check(arenas_.parameters()[p].cols() == input.size(1), "add_product: columns of input");
+    rows += arenas_.parameters()[p].rows();
+  }
+  check(rows == grad_output.size(1), "add_product: columns of grad_output");
+  if (grad_output.scalar_type() != at::kFloat || input.scalar_type() != at::kFloat) return false;
+
+  const at::NoGradGuard no_grad;
+  if (options_.fusion) {
+    add_fused(parameter, end, grad_output, input);
+    return true;
+  }
+  const at::Tensor product = at::mm(grad_output.t(), input);
+  for (int64_t row = 0; parameter < end; row += arenas_.parameters()[parameter++].rows()) {
+    add(parameter, product.narrow(0, row, arenas_.parameters()[parameter].rows()));
+  }
+  return true;
+}
+
+void GradientBuffer::add_fused(int64_t parameter, int64_t end, const at::Tensor& grad_output,
+                               const at::Tensor& input) {
+  const layout::Layout& layout = arenas_.layout();
+  const int64_t cols = input.size(1);
   int64_t row = 0;
   while (parameter < end) {
     // As many parameters at once as lie next to each other and agree on whether to overwrite.
     const int64_t first = parameter;
     const layout::Placement& start = layout.placement_of(first);
-    const int64_t cols = arenas_.parameters()[first].cols();
     int64_t numel = 0;
     do {
-      check(arenas_.parameters()[parameter].cols() == cols, "add_product: unequal columns");
-      numel += layout.placement_of(parameter).numel;
-      ++parameter;
+      numel += layout.placement_of(parameter++).numel;
     } while (parameter < end && contributed_[parameter] == contributed_[first] &&
              layout.locations[parameter].arena == layout.locations[first].arena &&
              layout.placement_of(parameter).offset == start.offset + numel);
     const int64_t rows = numel / cols;
-    check(row + rows <= grad_output.size(1), "add_product: grad_output has too few columns");
     at::Tensor sum = arenas_.flat(MemoryClass::kGradient, layout.locations[first].arena)
                          .narrow(0, start.offset, numel)
                          .view({rows, cols});
@@ -125,8 +147,6 @@ bool GradientBuffer::add_product(int64_t parameter, int64_t count, const at::Ten
     std::fill(contributed_.begin() + first, contributed_.begin() + parameter, 1);
     row += rows;
   }
-  check(row == grad_output.size(1), "add_product: grad_output has too many columns");
-  return true;
 }
 
 void GradientBuffer::add(int64_t parameter, const at::Tensor& gradient) {

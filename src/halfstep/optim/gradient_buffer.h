@@ -23,7 +23,7 @@
 namespace halfstep::optim {
 
 struct GradientBufferOptions {
-  bool fusion = true;                // add_product may act
+  bool fusion = true;                // matmuls add straight into the buffer
   int64_t micro_batches = 1;         // K: contributions per step, chooses the rounding
   std::optional<Rounding> rounding;  // --grad-accumulation-rounding; empty is auto
   uint64_t seed = 0;
@@ -47,11 +47,13 @@ class GradientBuffer {
   // After the last one: zeroes the gradients of parameters without a contribution.
   void finish_step();
 
-  // What model::WeightGradientSink asks for, for `count` parameters with equal columns. Acts if
-  // fusion is on, the factors are FP32 and the buffers are FP32; else returns false.
+  // What model::WeightGradientSink asks for, for `count` parameters with equal columns. Acts where
+  // factors and buffers are FP32, else returns false: then the product reaches the hook, through
+  // autograd and so rounded to the weight's dtype. With fusion the matmul writes into the buffer;
+  // without, the product is a transient tensor, and differs only in the order of the sum.
   bool add_product(int64_t parameter, int64_t count, const at::Tensor& grad_output,
                    const at::Tensor& input);
-  // Whether add_product acts for factors of this type (the start-up report says so once).
+  // Whether fusion acts for factors of this type (the start-up report says so once).
   bool can_fuse(at::ScalarType compute) const;
   // Adds a contribution of the parameter's numel elements, BF16 or FP32. What the hooks do.
   void add(int64_t parameter, const at::Tensor& gradient);
@@ -61,6 +63,9 @@ class GradientBuffer {
   const kernels::RoundingChoice& rounding(int64_t arena) const { return roundings_[arena]; }
 
  private:
+  void add_fused(int64_t parameter, int64_t end, const at::Tensor& grad_output,
+                 const at::Tensor& input);
+
   Arenas& arenas_;
   GradientBufferOptions options_;
   std::vector<kernels::RoundingChoice> roundings_;  // by arena
