@@ -6,6 +6,10 @@
 
 namespace halfstep::apps {
 
+void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_data(CLI::App& app);
 void add_info(CLI::App& app);
+void add_train(CLI::App& app);
 
 }  // namespace halfstep::apps

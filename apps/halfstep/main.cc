@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   app.name("halfstep");
   app.set_version_flag("--version", HALFSTEP_VERSION);
   app.require_subcommand(1);
+  halfstep::apps::add_data(app);
   halfstep::apps::add_info(app);
   try {
     app.parse(argc, argv);
