@@ -1,0 +1,53 @@
+// Weights of a Hugging Face folder, in and out, on plain memory: model.safetensors, or
+// model.safetensors.index.json with its shards. Every tensor of the model is filled and every
+// tensor of the files is used or named; anything else is an InputError with the tensor's name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "halfstep/arch/model_config.h"
+#include "halfstep/core/dtype.h"
+
+namespace halfstep::model {
+
+// Where a parameter's elements are (load) or come from (save): FP32 or BF16, row-major.
+struct WeightSlot {
+  void* data = nullptr;
+  Dtype dtype = Dtype::kF32;
+};
+
+// Which file of the folder holds which tensor, all headers checked. Opened before anything is
+// allocated, so that a bad folder costs nothing.
+class HfWeights {
+ public:
+  // Checks names and shapes against `config`. What follows is decided by the tensors and the config
+  // together: with tied embeddings lm_head.weight may be absent, or present and equal to the
+  // embedding (compared in load); without, it must be there.
+  HfWeights(const std::filesystem::path& folder, const arch::ModelConfig& config);
+  ~HfWeights();
+  HfWeights(HfWeights&&) noexcept;
+
+  // Tensors in the files that the model does not use and that are known to be harmless (rotary
+  // tables that old files store), for the log.
+  const std::vector<std::string>& ignored() const;
+
+  // Fills one slot per parameter, in the order of arch::parameter_list. F32, F16 and BF16 are read;
+  // to BF16 by rounding to nearest.
+  void load(std::span<const WeightSlot> slots) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Writes config.json and model.safetensors (dtype as in the slots), each complete or not at all;
+// the folder is made if needed. A tied model is written without lm_head.weight.
+void save_hf_folder(const std::filesystem::path& folder, const arch::ModelConfig& config,
+                    std::span<const WeightSlot> slots);
+
+}  // namespace halfstep::model
