@@ -4,6 +4,10 @@
 
 #include <CLI/CLI.hpp>
 
+namespace halfstep::train {
+struct ModelSource;
+}
+
 namespace halfstep::apps {
 
 void add_eval(CLI::App& app);
@@ -11,5 +15,8 @@ void add_generate(CLI::App& app);
 void add_data(CLI::App& app);
 void add_info(CLI::App& app);
 void add_train(CLI::App& app);
+
+// --load, --load-hf, --matmul-precision and --num-threads of the commands that read a model.
+void add_model_source(CLI::App& command, train::ModelSource& source);
 
 }  // namespace halfstep::apps

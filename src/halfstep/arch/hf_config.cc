@@ -132,25 +132,25 @@ void read_rope(const Reader& config, ModelConfig& model) {
                             "original_max_position_embeddings", model.max_position_embeddings)};
 }
 
-json parse_file(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    throw InputError(fmt::format("{}: cannot be opened", path.string()),
-                     "a Hugging Face model folder has a config.json");
-  }
-  json parsed = json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) {
-    throw InputError(fmt::format("{}: not a JSON object", path.string()),
-                     "download or copy the file again");
-  }
-  return parsed;
-}
-
 }  // namespace
 
 ModelConfig load_hf_config(const std::filesystem::path& config_json) {
-  const json document = parse_file(config_json);
-  const Reader config(document, config_json.string());
+  std::ifstream stream(config_json, std::ios::binary);
+  if (!stream) {
+    throw InputError(fmt::format("{}: cannot be opened", config_json.string()),
+                     "a Hugging Face model folder has a config.json");
+  }
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  return parse_hf_config(text, config_json.string());
+}
+
+ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
+  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) {
+    throw InputError(fmt::format("{}: not a JSON object", file),
+                     "download or copy the file again");
+  }
+  const Reader config(document, file);
 
   ModelConfig model;
   model.family = read_family(config);
@@ -184,7 +184,7 @@ ModelConfig load_hf_config(const std::filesystem::path& config_json) {
   try {
     model.validate();
   } catch (const UsageError& error) {  // the same rules, but here the file is at fault
-    throw InputError(fmt::format("{}: {}", config_json.string(), error.what()), kSupported);
+    throw InputError(fmt::format("{}: {}", file, error.what()), kSupported);
   }
   return model;
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "halfstep/arch/parameter.h"
@@ -49,6 +50,8 @@ struct ModelConfig {
 // Throws InputError for an architecture, activation, RoPE type or sliding window that we do not
 // implement, naming the key.
 ModelConfig load_hf_config(const std::filesystem::path& config_json);
+// The same from the text of a config.json; `file` is where it comes from, for messages.
+ModelConfig parse_hf_config(std::string_view text, const std::string& file);
 std::string to_hf_config(const ModelConfig& config);
 
 // All parameters, each once (a tied embedding is only model.embed_tokens.weight), in the order of

@@ -284,9 +284,9 @@ void add_checkpoints(Table& t) {
   t.integer("keep-every", &Options::keep_every,
             "with --keep-last: steps that are a multiple of N stay", 1);
   t.on_off("no-load-optim", &Options::no_load_optim,
-           "resume weights only: no optimizer state, t = 0");
+           "resume weights and masters only: no exp_avg and exp_avg_sq, t = 0");
   t.on_off("no-load-rng", &Options::no_load_rng,
-           "resume with --seed of the command line, not the checkpoint's");
+           "resume with --seed of the command line, at the beginning of the data");
   t.on_off("convert-state", &Options::convert_state,
            "resume with other dtypes of state or another master than the checkpoint's");
   t.on_off("allow-lossy-master", &Options::allow_lossy_master,

@@ -24,6 +24,7 @@ struct StepRecord {
   double optimizer_ms = 0;
   int64_t saturated = 0;
   bool skipped = false;
+  std::string bad_parameter;  // of a skipped step: the first with a non-finite gradient
   std::optional<kernels::RoundingHealth> health;
 };
 
@@ -49,8 +50,8 @@ class Interval {
   nlohmann::ordered_json json(int64_t peak_bytes) const;
   void restart();
 
-  int64_t steps() const { return steps_; }
-  double eta_seconds() const;
+  // Targets of the last step: what its gradient sums are divided by.
+  int64_t last_targets() const { return last_.targets; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -58,6 +59,7 @@ class Interval {
   double loss() const { return loss_sum_ / static_cast<double>(targets_); }
   double tokens_per_second() const { return static_cast<double>(tokens_) / seconds(); }
   double utilisation() const;
+  double eta_seconds() const;
 
   RunFacts facts_;
   StepRecord last_;

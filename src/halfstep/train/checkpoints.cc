@@ -1,0 +1,194 @@
+#include "halfstep/train/checkpoints.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "halfstep/checkpoint/writer.h"
+#include "halfstep/core/error.h"
+#include "halfstep/io/units.h"
+#include "halfstep/train/flags.h"
+
+namespace halfstep::train {
+namespace {
+
+using checkpoint::CheckpointReader;
+using checkpoint::TensorKind;
+using checkpoint::TrainState;
+
+// A slice per stored tensor, in the arenas' own memory.
+std::vector<checkpoint::MutableSlice> stored_slices(const optim::Arenas& arenas,
+                                                    bool without_state) {
+  std::vector<checkpoint::MutableSlice> slices;
+  for (const optim::StateSlice& state : arenas.state_slices()) {
+    const auto& parameter = arenas.parameters()[state.parameter];
+    const auto kind = checkpoint::parse_tensor_kind(state.kind);
+    check(kind.has_value(), "a kind of state that checkpoints do not know");
+    const bool weight_or_master = *kind == TensorKind::kWeight || *kind == TensorKind::kMaster ||
+                                  *kind == TensorKind::kRemainder;
+    if (without_state && !weight_or_master) continue;
+    checkpoint::MutableSlice slice;
+    static_cast<checkpoint::Slice&>(slice) =
+        checkpoint::whole_slice(*kind, parameter.name, parameter.shape, state.dtype);
+    slice.data = state.data;
+    slices.push_back(std::move(slice));
+  }
+  return slices;
+}
+
+bool same_folder(const std::string& a, const std::string& b) {
+  return !a.empty() && !b.empty() &&
+         std::filesystem::weakly_canonical(a) == std::filesystem::weakly_canonical(b);
+}
+
+// What the settings of a run do not say about its results.
+bool describes_the_run(const Flag& flag) {
+  return flag.get && flag.group != "checkpoints" && flag.name != "log-dir" &&
+         flag.name != "quiet" && flag.name != "check-config" &&
+         flag.name != "exit-duration-in-mins";
+}
+
+std::string setting_text(const nlohmann::ordered_json& value) {
+  if (!value.is_array() || value.size() <= 3) return value.is_null() ? "not given" : value.dump();
+  return fmt::format("{} values", value.size());
+}
+
+}  // namespace
+
+std::optional<CheckpointReader> open_checkpoint(const Options& options, RunLog& log) {
+  const bool resumes_itself = same_folder(options.load, options.save);
+  if (!options.save.empty() && !resumes_itself && checkpoint::is_checkpoint(options.save)) {
+    throw UsageError(
+        fmt::format("--save {} already holds checkpoints", options.save),
+        fmt::format("continue that run with --load {}, or choose another folder", options.save));
+  }
+  if (options.load.empty()) return std::nullopt;
+  if (resumes_itself && !checkpoint::is_checkpoint(options.load)) {
+    log.line(fmt::format("--load {} holds no checkpoint yet: a fresh start", options.load));
+    return std::nullopt;
+  }
+  std::optional<CheckpointReader> reader(std::in_place, options.load);
+  for (const std::string& warning : reader->warnings()) log.line("warning: " + warning);
+  log.line(fmt::format("resuming {} (iteration {})", reader->directory().string(),
+                       reader->state().iteration));
+  return reader;
+}
+
+void check_same_model(const TrainState& state, const arch::ModelConfig& config) {
+  const auto ours = nlohmann::json::parse(arch::to_hf_config(config));
+  for (const auto& [key, value] : ours.items()) {
+    const auto stored = state.model_config.find(key);
+    if (stored == state.model_config.end() || *stored != value) {
+      throw InputError(
+          fmt::format("the checkpoint is of another model: {} is {} there and {} here", key,
+                      stored == state.model_config.end() ? "missing" : stored->dump(),
+                      value.dump()),
+          "give the dimensions that the run began with");
+    }
+  }
+}
+
+void check_same_data(const TrainState& state, const Options& options,
+                     const data::Sampler& training) {
+  if (options.no_load_rng || training.fingerprint() == state.data_fingerprint) return;
+  throw UsageError(
+      "the training data, --split or --seq-length differ from the checkpoint's, so its "
+      "place in them means nothing",
+      "give the same data, or --no-load-rng to read these from their beginning");
+}
+
+void report_changed_settings(const TrainState& state, const Options& options, RunLog& log) {
+  const auto now = settings_json(options);
+  for (const Flag& flag : flag_table()) {
+    if (!describes_the_run(flag)) continue;
+    const auto before = state.hyperparameters.find(flag.name);
+    if (before == state.hyperparameters.end()) continue;
+    const nlohmann::ordered_json old_value = *before;
+    if (old_value == now[flag.name]) continue;
+    log.line(fmt::format("  changed: --{} {} -> {}", flag.name, setting_text(old_value),
+                         setting_text(now[flag.name])));
+  }
+  if (state.torch_threads != at::get_num_threads()) {
+    log.line(fmt::format("  torch threads {} -> {}: sums inside matmuls may round differently",
+                         state.torch_threads, at::get_num_threads()));
+  }
+}
+
+void restore(Trainer& t, const CheckpointReader& reader, RunLog& log) {
+  const bool without_state = t.options.no_load_optim;
+  const TrainState& state = reader.state();
+  const auto slices = stored_slices(*t.arenas, without_state);
+  const auto report = reader.load(slices, {.convert_state = t.options.convert_state,
+                                           .allow_lossy_master = t.options.allow_lossy_master,
+                                           .allow_unrequested = without_state});
+  for (const std::string& line : report.conversions) log.line("  converted: " + line);
+  if (report.split_ties > 0) {
+    log.line(
+        fmt::format("  {} values lost an ulp on the way to a split master", report.split_ties));
+  }
+  if (without_state) {
+    log.line("  --no-load-optim: weights and masters only; exp_avg, exp_avg_sq and t start from 0");
+  } else {
+    t.optimizer->set_update_counts({.common = state.t, .exceptions = state.t_exceptions});
+  }
+  t.progress = {.iteration = state.iteration,
+                .consumed_samples = t.options.no_load_rng ? 0 : state.consumed_samples,
+                .consumed_tokens = state.consumed_tokens,
+                .skipped_steps = state.skipped_steps,
+                .consecutive_skipped_steps = state.consecutive_skipped_steps};
+  report_changed_settings(state, t.options, log);
+}
+
+void save_run(const Trainer& t, RunLog& log) {
+  const optim::UpdateCounts counts = t.optimizer->update_counts();
+  nlohmann::json hyperparameters = settings_json(t.options);
+  // What auto chose: a measurement, which a resumed run must not repeat.
+  hyperparameters["matmul-precision"] = t.compute.dtype == at::kBFloat16 ? "bf16" : "fp32";
+  TrainState state{
+      .iteration = t.progress.iteration,
+      .t = counts.common,
+      .t_exceptions = counts.exceptions,
+      .consumed_samples = t.progress.consumed_samples,
+      .consumed_tokens = t.progress.consumed_tokens,
+      .skipped_steps = t.progress.skipped_steps,
+      .consecutive_skipped_steps = t.progress.consecutive_skipped_steps,
+      .seed = t.seed,
+      .data_fingerprint = t.training->fingerprint(),
+      .torch_threads = at::get_num_threads(),
+      .storage = t.arenas->layout().arenas[0].format,
+      .fp32_params = {},
+      .hyperparameters = std::move(hyperparameters),
+      .model_config = nlohmann::json::parse(arch::to_hf_config(t.config)),
+      .data = {{"seq_length", t.options.seq_length}, {"tokenizer", t.options.tokenizer}}};
+  const auto& arenas = t.arenas->layout().arenas;
+  for (size_t arena = 1; arena < arenas.size(); ++arena) {
+    for (const auto& placement : arenas[arena].placements) {
+      state.fp32_params.push_back(t.arenas->parameters()[placement.parameter].name);
+    }
+  }
+  std::vector<checkpoint::TensorSlice> slices;
+  for (const auto& slice : stored_slices(*t.arenas, false)) {
+    checkpoint::TensorSlice stored;
+    static_cast<checkpoint::Slice&>(stored) = slice;
+    stored.data = slice.data;
+    slices.push_back(std::move(stored));
+  }
+  const auto result = checkpoint::save_checkpoint(
+      t.options.save, state, slices,
+      {.keep_last = t.options.keep_last, .keep_every = t.options.keep_every});
+  for (const std::string& warning : result.warnings) log.line("warning: " + warning);
+  log.line(fmt::format("saved {} ({})", result.directory.string(), io::format_bytes(result.bytes)));
+  log.event({{"event", "save"},
+             {"step", t.progress.iteration},
+             {"directory", result.directory.string()},
+             {"bytes", result.bytes},
+             {"removed", result.removed}});
+}
+
+arch::ModelConfig model_config_of(const CheckpointReader& reader) {
+  return arch::parse_hf_config(reader.state().model_config.dump(),
+                               (reader.directory() / "manifest.json").string());
+}
+
+}  // namespace halfstep::train

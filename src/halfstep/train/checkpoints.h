@@ -1,0 +1,36 @@
+// A run's checkpoints: what is saved, how it is resumed, and what a resume tells its user. The
+// files themselves are checkpoint's.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "halfstep/checkpoint/reader.h"
+#include "halfstep/train/trainer.h"
+
+namespace halfstep::train {
+
+// The checkpoint of --load; none without --load, and none if the folder is that of --save and still
+// empty (the first start of a run that resumes itself). Throws UsageError if --save holds
+// checkpoints of another run, InputError if there is nothing to load.
+std::optional<checkpoint::CheckpointReader> open_checkpoint(const Options& options, RunLog& log);
+
+// Refuses a checkpoint of another model (InputError) or other data (UsageError; --no-load-rng
+// starts new data from their beginning).
+void check_same_model(const checkpoint::TrainState& state, const arch::ModelConfig& config);
+void check_same_data(const checkpoint::TrainState& state, const Options& options,
+                     const data::Sampler& training);
+
+// A line per setting that differs from the checkpoint's; the command line wins.
+void report_changed_settings(const checkpoint::TrainState& state, const Options& options,
+                             RunLog& log);
+
+// Weights, master and state into the arenas, update counts into the optimizer, and the progress.
+void restore(Trainer& trainer, const checkpoint::CheckpointReader& reader, RunLog& log);
+
+void save_run(const Trainer& trainer, RunLog& log);
+
+// The model of a checkpoint as its manifest describes it.
+arch::ModelConfig model_config_of(const checkpoint::CheckpointReader& reader);
+
+}  // namespace halfstep::train

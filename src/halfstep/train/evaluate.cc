@@ -1,0 +1,40 @@
+#include "halfstep/train/evaluate.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "halfstep/core/error.h"
+
+namespace halfstep::train {
+
+model::Batch to_tensors(const data::MicroBatch& batch) {
+  const auto copy = [&](const std::vector<int64_t>& values) {
+    return at::from_blob(const_cast<int64_t*>(values.data()), {batch.batch, batch.seq_length},
+                         at::kLong)
+        .clone();
+  };
+  return {.tokens = copy(batch.tokens),
+          .targets = copy(batch.targets),
+          .positions = copy(batch.positions),
+          .segment_starts = batch.segment_starts};
+}
+
+Evaluation evaluate(model::Model& model, const data::Sampler& samples, int64_t batch,
+                    int64_t sequences) {
+  at::NoGradGuard no_grad;
+  Evaluation result;
+  result.sequences = std::min(sequences, samples.samples_per_epoch());
+  for (int64_t first = 0; first < result.sequences; first += batch) {
+    const auto micro_batch = samples.read(first, std::min(batch, result.sequences - first));
+    result.loss_sum += model.loss_sum(to_tensors(micro_batch)).item<double>();
+    result.tokens += micro_batch.num_targets;
+  }
+  if (result.tokens == 0) {
+    throw InputError("the evaluation data have no target with a loss",
+                     "drop --eod-mask-loss or give more data");
+  }
+  return result;
+}
+
+}  // namespace halfstep::train

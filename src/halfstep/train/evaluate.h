@@ -1,0 +1,27 @@
+// The loss of a model on a fixed part of the data, in file order and without gradients.
+#pragma once
+
+#include <cstdint>
+
+#include "halfstep/data/sampler.h"
+#include "halfstep/model/model.h"
+
+namespace halfstep::train {
+
+// Copies a micro-batch into tensors.
+model::Batch to_tensors(const data::MicroBatch& batch);
+
+struct Evaluation {
+  double loss_sum = 0;  // nats
+  int64_t tokens = 0;   // targets that have a loss
+  int64_t sequences = 0;
+
+  double loss() const { return loss_sum / static_cast<double>(tokens); }
+};
+
+// The first `sequences` samples (at most one pass), `batch` at a time. The micro-batches' sums are
+// added in order, so the result depends on `batch` only through the model's own summation order.
+Evaluation evaluate(model::Model& model, const data::Sampler& samples, int64_t batch,
+                    int64_t sequences);
+
+}  // namespace halfstep::train

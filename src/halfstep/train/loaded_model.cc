@@ -1,0 +1,86 @@
+#include "halfstep/train/loaded_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "halfstep/checkpoint/reader.h"
+#include "halfstep/core/error.h"
+#include "halfstep/core/thread_pool.h"
+#include "halfstep/model/hf_weights.h"
+#include "halfstep/train/checkpoints.h"
+#include "halfstep/train/matmul_precision.h"
+
+namespace halfstep::train {
+namespace {
+
+at::Tensor empty_weight(const arch::Parameter& parameter, Dtype dtype) {
+  return at::empty(parameter.shape, dtype == Dtype::kF32 ? at::kFloat : at::kBFloat16);
+}
+
+std::vector<at::Tensor> read_checkpoint(const std::string& folder, LoadedModel& loaded) {
+  const checkpoint::CheckpointReader reader(folder);
+  const checkpoint::TrainState& state = reader.state();
+  loaded.config = model_config_of(reader);
+  loaded.tokenizer = state.data.value("tokenizer", "");
+  loaded.seq_length = state.data.value("seq_length", int64_t{0});
+  std::vector<at::Tensor> weights;
+  std::vector<checkpoint::MutableSlice> slices;
+  for (const arch::Parameter& parameter : arch::parameter_list(loaded.config)) {
+    const auto& fp32 = state.fp32_params;
+    const bool keeps_fp32 = std::find(fp32.begin(), fp32.end(), parameter.name) != fp32.end();
+    const Dtype dtype = keeps_fp32 ? Dtype::kF32 : state.storage.weight;
+    weights.push_back(empty_weight(parameter, dtype));
+    checkpoint::MutableSlice slice;
+    static_cast<checkpoint::Slice&>(slice) = checkpoint::whole_slice(
+        checkpoint::TensorKind::kWeight, parameter.name, parameter.shape, dtype);
+    slice.data = weights.back().data_ptr();
+    slices.push_back(std::move(slice));
+  }
+  reader.load(slices, {.allow_unrequested = true});
+  return weights;
+}
+
+std::vector<at::Tensor> read_hf_folder(const std::string& folder, Dtype dtype,
+                                       LoadedModel& loaded) {
+  loaded.config = arch::load_hf_config(folder + "/config.json");
+  loaded.tokenizer = folder;
+  const model::HfWeights file(folder, loaded.config);
+  std::vector<at::Tensor> weights;
+  std::vector<model::WeightSlot> slots;
+  for (const arch::Parameter& parameter : arch::parameter_list(loaded.config)) {
+    weights.push_back(empty_weight(parameter, dtype));
+    slots.push_back({weights.back().data_ptr(), dtype});
+  }
+  file.load(slots);
+  return weights;
+}
+
+}  // namespace
+
+void set_threads(int64_t num_threads) {
+  const int threads = num_threads > 0 ? static_cast<int>(num_threads) : available_cpus();
+  at::set_num_threads(threads);
+  ThreadPool::set_global_threads(threads);
+}
+
+LoadedModel load_model(const ModelSource& source) {
+  if (source.load.empty() == source.load_hf.empty()) {
+    throw UsageError("which model? Got --load and --load-hf both, or none",
+                     "give --load DIR (a checkpoint) or --load-hf DIR (a Hugging Face folder)");
+  }
+  set_threads(source.num_threads);
+  LoadedModel loaded;
+  const Dtype hf_dtype =
+      source.matmul_precision == MatmulPrecision::kF32 ? Dtype::kF32 : Dtype::kBF16;
+  std::vector<at::Tensor> weights = source.load_hf.empty()
+                                        ? read_checkpoint(source.load, loaded)
+                                        : read_hf_folder(source.load_hf, hf_dtype, loaded);
+  const bool bf16 = weights.front().scalar_type() == at::kBFloat16;
+  const ComputeChoice compute = choose_compute(source.matmul_precision, bf16);
+  loaded.model = std::make_unique<model::Model>(
+      loaded.config, std::move(weights),
+      model::ModelOptions{.compute = compute.dtype, .weight_gradients = nullptr});
+  return loaded;
+}
+
+}  // namespace halfstep::train

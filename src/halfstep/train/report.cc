@@ -1,0 +1,238 @@
+#include "halfstep/train/report.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/core.h>
+
+#include <cmath>
+#include <regex>
+#include <vector>
+
+#include "halfstep/core/error.h"
+#include "halfstep/core/thread_pool.h"
+#include "halfstep/io/units.h"
+#include "halfstep/kernels/implementation.h"
+#include "halfstep/optim/memory_counter.h"
+#include "halfstep/optim/weights.h"
+#include "halfstep/train/check_options.h"
+#include "halfstep/train/flags.h"
+#include "halfstep/train/format_text.h"
+
+namespace halfstep::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Names with their layer number replaced by *, each once, in order.
+std::string collapsed_names(const std::vector<arch::Parameter>& parameters,
+                            const std::vector<int64_t>& indices) {
+  static const std::regex number("\\.[0-9]+\\.");
+  std::vector<std::string> names;
+  for (const int64_t p : indices) {
+    const std::string name = std::regex_replace(parameters[p].name, number, ".*.");
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+const char* compute_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
+
+Json memory_json(const optim::MemoryReport& memory) {
+  Json classes = Json::array();
+  for (const optim::ClassMemory& c : memory.classes) {
+    classes.push_back({{"class", layout::memory_class_name(c.memory_class)},
+                       {"arena", c.arena},
+                       {"dtype", dtype_name(c.dtype)},
+                       {"planned_bytes", c.planned_bytes},
+                       {"measured_bytes", c.measured_bytes}});
+  }
+  return {{"event", "memory"},
+          {"parameters", memory.num_parameters},
+          {"elements", memory.num_elements},
+          {"planned_bytes", memory.planned_bytes},
+          {"measured_bytes", memory.measured_bytes},
+          {"classes", classes}};
+}
+
+void report_memory(const optim::MemoryReport& memory, RunLog& log) {
+  for (const optim::ClassMemory& c : memory.classes) {
+    log.detail(
+        fmt::format("  {:<15}{:<7}{:>10} planned {:>10} measured {:>7.3f} bytes per parameter{}",
+                    layout::memory_class_name(c.memory_class), dtype_name(c.dtype),
+                    io::format_bytes(c.planned_bytes), io::format_bytes(c.measured_bytes),
+                    c.bytes_per_parameter, c.arena > 0 ? " of --fp32-params" : ""));
+  }
+  const double parameters = static_cast<double>(memory.num_parameters);
+  log.detail(fmt::format("  {:<22}{:>10} planned {:>10} measured {:>7.3f} bytes per parameter",
+                         "together", io::format_bytes(memory.planned_bytes),
+                         io::format_bytes(memory.measured_bytes),
+                         static_cast<double>(memory.measured_bytes) / parameters));
+}
+
+void report_rounding(const Trainer& t, RunLog& log) {
+  const optim::ArenaFormat& common = t.optimizer->formats().front();
+  const auto state = [&](const char* name, Dtype dtype, const kernels::RoundingChoice& choice) {
+    if (dtype == Dtype::kF32) return;
+    log.detail(fmt::format("  {:<15}{} ({})", name, rounding_name(choice.rounding), choice.reason));
+  };
+  log.detail("rounding");
+  state("exp_avg", common.format.exp_avg, common.exp_avg);
+  state("exp_avg_sq", common.format.exp_avg_sq, common.exp_avg_sq);
+  const int64_t k = t.options.num_micro_batches();
+  const auto& accumulation = t.gradients->rounding(0);
+  log.detail(fmt::format(
+      "  {:<15}{} micro-batches in {}, {}: expected error {:.2g} % ({})", "gradients", k,
+      dtype_name(common.format.grad), rounding_name(accumulation.rounding),
+      100 * kernels::expected_accumulation_error(common.format.grad, k, accumulation.rounding),
+      accumulation.reason));
+  if (common.format.exp_avg_sq == Dtype::kBF16 && t.options.adam_beta2 >= 0.99) {
+    log.detail(
+        "  from beta2 = .99 up, --exp-avg-sq-dtype ue6m10 is more exact in the same 2 bytes");
+  }
+}
+
+const char* fusion_text(const Trainer& t) {
+  if (t.fused) return "weight gradients add straight into the FP32 buffer";
+  return t.options.no_gradient_accumulation_fusion
+             ? "off"
+             : "cannot act here: it needs FP32 compute and FP32 gradients";
+}
+
+Json layer_norms(const Trainer& t, int64_t loss_weight) {
+  Json norms = Json::object();
+  const auto sums = t.optimizer->gradient_sum_squares();
+  for (size_t p = 0; p < sums.size(); ++p) {
+    norms[t.arenas->parameters()[p].name] = {
+        {"gradient", std::sqrt(sums[p]) / static_cast<double>(loss_weight)},
+        {"weight", std::sqrt(optim::weight_sum_squares(*t.arenas, static_cast<int64_t>(p)))}};
+  }
+  return norms;
+}
+
+}  // namespace
+
+RunFacts run_facts(const Trainer& t) {
+  return {.train_iters = t.options.train_iters,
+          .flops_per_token = flops_per_token(t.config, t.options.seq_length),
+          .peak_flops = t.compute.peak_flops,
+          .static_bytes = t.arenas->memory().measured_bytes};
+}
+
+void report_start(const Trainer& t, RunLog& log) {
+  const optim::MemoryReport& memory = t.arenas->memory();
+  const double padding = 100.0 * static_cast<double>(memory.num_elements - memory.num_parameters) /
+                         static_cast<double>(memory.num_parameters);
+  log.detail(
+      fmt::format("model     {} parameters in {} layers, {} elements with padding ({:.3f} %)",
+                  memory.num_parameters, t.config.num_layers, memory.num_elements, padding));
+  log.detail(fmt::format("compute   {} ({})", compute_name(t.compute.dtype), t.compute.reason));
+  log.detail(fmt::format("threads   {}, kernels {}", at::get_num_threads(),
+                         kernels::chosen_implementation()));
+  log.detail(fmt::format(
+      "data      {} training sequences of {} tokens, {} for validation; a step reads {} x {}",
+      t.training->samples_per_epoch(), t.options.seq_length,
+      t.validation ? t.validation->samples_per_epoch() : 0, t.options.num_micro_batches(),
+      t.options.micro_batch_size));
+  log.detail("memory");
+  report_memory(memory, log);
+  report_rounding(t, log);
+  log.detail(fmt::format("fusion    {}", fusion_text(t)));
+  for (const optim::DecayGroup& group : t.optimizer->decay_groups()) {
+    log.detail(fmt::format("{:<9} {:g}, {} parameters, {} elements: {}", group.name,
+                           group.weight_decay, group.parameters.size(), group.num_elements,
+                           collapsed_names(t.arenas->parameters(), group.parameters)));
+  }
+  for (const std::string& warning : t.optimizer->warnings()) log.line("warning: " + warning);
+
+  log.event({{"event", "start"},
+             {"step", t.progress.iteration},
+             {"compute", compute_name(t.compute.dtype)},
+             {"kernels", kernels::chosen_implementation()},
+             {"threads", at::get_num_threads()},
+             {"settings", settings_json(t.options)}});
+  log.event(memory_json(memory));
+}
+
+void report_interval(const Trainer& t, Interval& interval, RunLog& log) {
+  const int64_t peak = optim::MemoryCounter::instance().peak_bytes();
+  log.line(interval.line(peak));
+  Json record = interval.json(peak);
+  record["consumed_tokens"] = t.progress.consumed_tokens;
+  if (t.options.log_per_layer) record["norms"] = layer_norms(t, interval.last_targets());
+  log.event(record);
+  interval.restart();
+}
+
+void report_skipped_step(const StepRecord& step, RunLog& log) {
+  log.line(fmt::format("step {} skipped: the gradient of '{}' is not finite; nothing was changed",
+                       step.iteration, step.bad_parameter));
+  log.event({{"event", "skipped"}, {"step", step.iteration}, {"parameter", step.bad_parameter}});
+}
+
+void report_end(const Trainer& t, RunLog& log, bool finished) {
+  const auto& counter = optim::MemoryCounter::instance();
+  log.detail(
+      fmt::format("{} after step {}", finished ? "finished" : "stopped", t.progress.iteration));
+  log.detail("memory");
+  report_memory(t.arenas->memory(), log);
+  Json phases = Json::object();
+  std::string text;
+  for (int p = 0; p < optim::kNumPhases; ++p) {
+    const auto phase = static_cast<optim::Phase>(p);
+    phases[std::string(optim::phase_name(phase))] = counter.peak_bytes(phase);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", optim::phase_name(phase),
+                        io::format_bytes(counter.peak_bytes(phase)));
+  }
+  log.detail("  peak by phase  " + text);
+  if (t.progress.skipped_steps > 0) {
+    log.detail(
+        fmt::format("  {} steps were skipped (non-finite gradients)", t.progress.skipped_steps));
+  }
+  if (!t.options.save.empty()) log.detail("checkpoint  " + t.options.save + "/latest");
+  log.event({{"event", "end"},
+             {"step", t.progress.iteration},
+             {"finished", finished},
+             {"skipped_steps", t.progress.skipped_steps},
+             {"peak_bytes", counter.peak_bytes()},
+             {"peak_bytes_by_phase", phases}});
+}
+
+nlohmann::ordered_json effective_configuration(const Options& options) {
+  const TokenSources tokens = load_tokens(options.data, options.data_path, options.tokenizer);
+  const arch::ModelConfig config = options.load_hf.empty()
+                                       ? model_config_from(options, tokens.vocab_size)
+                                       : arch::load_hf_config(options.load_hf + "/config.json");
+  const auto parameters = arch::parameter_list(config);
+  const layout::Layout layout = plan_layout(options, parameters);
+  Json classes = Json::object();
+  for (const layout::MemoryClass c : layout::kMemoryClasses) {
+    if (layout.bytes(c) == 0) continue;
+    classes[std::string(layout::memory_class_name(c))] = {
+        {"dtype", dtype_name(layout.arenas[0].format.dtype(c))}, {"bytes", layout.bytes(c)}};
+  }
+  Json offsets = Json::array();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const auto& location = layout.locations[p];
+    offsets.push_back({{"name", parameters[p].name},
+                       {"shape", parameters[p].shape},
+                       {"arena", location.arena},
+                       {"offset", layout.placement_of(static_cast<int64_t>(p)).offset},
+                       {"decayed", parameters[p].decayed()}});
+  }
+  return {{"settings", settings_json(options)},
+          {"model", Json::parse(arch::to_hf_config(config))},
+          {"static_bytes", layout.total_bytes()},
+          {"memory", classes},
+          {"parameters", offsets}};
+}
+
+void throw_interrupted(const Trainer& t, const char* signal) {
+  const bool saved = !t.options.save.empty();
+  throw Error(ExitCode::kInterrupted,
+              fmt::format("stopped by {} after step {}, {}", signal, t.progress.iteration,
+                          saved ? "saved in " + t.options.save : "nothing saved (no --save)"),
+              saved ? "continue with the same flags and --load " + t.options.save : "");
+}
+
+}  // namespace halfstep::train

@@ -1,0 +1,33 @@
+// What a run says about itself: before the first step, at each log line, and at the end. Text for
+// people, and the same facts as objects of log.jsonl.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "halfstep/train/interval.h"
+#include "halfstep/train/trainer.h"
+
+namespace halfstep::train {
+
+// Model, dtypes and bytes of each class (planned and measured), decay groups, rounding and why,
+// compute, data.
+void report_start(const Trainer& trainer, RunLog& log);
+
+RunFacts run_facts(const Trainer& trainer);
+
+// The line and the object of an interval, with norms per layer if asked for; starts the next one.
+void report_interval(const Trainer& trainer, Interval& interval, RunLog& log);
+void report_skipped_step(const StepRecord& step, RunLog& log);
+
+// Memory by class and phase, planned and measured, and where the checkpoint is.
+void report_end(const Trainer& trainer, RunLog& log, bool finished);
+
+// The settings, layout and dtypes that a run with these options would have, as one JSON document
+// (--check-config). Allocates nothing of the model.
+nlohmann::ordered_json effective_configuration(const Options& options);
+
+// Throws kInterrupted: the message says what was saved.
+[[noreturn]] void throw_interrupted(const Trainer& trainer, const char* signal);
+
+}  // namespace halfstep::train

@@ -1,0 +1,166 @@
+#include <fmt/core.h>
+
+#include <regex>
+
+#include "halfstep/core/error.h"
+#include "halfstep/model/hf_weights.h"
+#include "halfstep/optim/memory_counter.h"
+#include "halfstep/optim/weights.h"
+#include "halfstep/train/check_options.h"
+#include "halfstep/train/checkpoints.h"
+#include "halfstep/train/loaded_model.h"
+#include "halfstep/train/trainer.h"
+
+namespace halfstep::train {
+namespace {
+
+// A resumed run continues with what the checkpoint's run used where the command line leaves it
+// open.
+void take_over(Options& options, const checkpoint::TrainState& state, RunLog& log) {
+  if (!options.no_load_rng && static_cast<uint64_t>(options.seed) != state.seed) {
+    log.line(fmt::format("  seed {} of the checkpoint, not {} (--no-load-rng takes the latter)",
+                         state.seed, options.seed));
+    options.seed = static_cast<int64_t>(state.seed);
+  }
+  if (options.matmul_precision == MatmulPrecision::kAuto) {
+    options.matmul_precision = state.hyperparameters.value("matmul-precision", "") == "bf16"
+                                   ? MatmulPrecision::kBF16
+                                   : MatmulPrecision::kF32;
+  }
+}
+
+arch::ModelConfig make_config(const Options& options, const TokenSources& tokens) {
+  if (options.load_hf.empty()) return model_config_from(options, tokens.vocab_size);
+  arch::ModelConfig config = arch::load_hf_config(options.load_hf + "/config.json");
+  if (tokens.vocab_size > config.vocab_size) {
+    throw UsageError(fmt::format("the tokenizer has {} tokens, the model of --load-hf {}",
+                                 tokens.vocab_size, config.vocab_size),
+                     "give the tokenizer of that model: --tokenizer " + options.load_hf);
+  }
+  return config;
+}
+
+void make_samplers(Trainer& t) {
+  const Options& o = t.options;
+  const data::PackingOptions packing{.seq_length = o.seq_length,
+                                     .eod_token = t.tokens.eod_token,
+                                     .reset_position_ids = o.reset_position_ids,
+                                     .reset_attention_mask = o.reset_attention_mask,
+                                     .eod_mask_loss = o.eod_mask_loss,
+                                     .vocab_size = t.config.vocab_size};
+  t.training = make_sampler(t.tokens, packing, t.seed, o.split, Split::kTraining);
+  if (o.eval_iters > 0) {
+    t.validation = make_sampler(t.tokens, packing, t.seed, o.split, Split::kValidation);
+  }
+}
+
+void load_hf_weights(Trainer& t, const model::HfWeights& file, RunLog& log) {
+  std::vector<model::WeightSlot> slots;
+  const auto& parameters = t.arenas->parameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const auto index = static_cast<int64_t>(p);
+    slots.push_back({t.arenas->data(layout::MemoryClass::kWeight, index),
+                     t.arenas->layout().arena_of(index).format.weight});
+  }
+  file.load(slots);
+  optim::reset_masters(*t.arenas);
+  for (const std::string& name : file.ignored()) {
+    log.line(fmt::format("  {}: in the files of --load-hf, not used", name));
+  }
+}
+
+}  // namespace
+
+layout::Layout plan_layout(const Options& o, const std::vector<arch::Parameter>& parameters) {
+  layout::LayoutOptions options{.format = {.weight = o.weight_dtype(),
+                                           .gradient = o.gradient_dtype(),
+                                           .master = o.master_mode(),
+                                           .exp_avg = o.exp_avg_storage(),
+                                           .exp_avg_sq = o.exp_avg_sq_storage()},
+                                .keep_fp32 = nullptr};
+  bool matched = o.fp32_params.empty();
+  if (!o.fp32_params.empty()) {
+    const std::regex pattern(o.fp32_params);
+    options.keep_fp32 = [pattern](const arch::Parameter& parameter) {
+      return std::regex_search(parameter.name, pattern);
+    };
+    for (const auto& parameter : parameters) matched |= options.keep_fp32(parameter);
+  }
+  if (!matched) {
+    throw UsageError(fmt::format("--fp32-params '{}' matches no parameter", o.fp32_params),
+                     fmt::format("their names are like '{}'", parameters.front().name));
+  }
+  return layout::build_layout(parameters, options);
+}
+
+std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log) {
+  set_threads(options.num_threads);
+  optim::MemoryCounter::instance();  // before the first tensor
+  auto trainer = std::make_unique<Trainer>();
+  Trainer& t = *trainer;
+  t.options = options;
+
+  const auto checkpoint = open_checkpoint(options, log);
+  if (checkpoint) take_over(t.options, checkpoint->state(), log);
+  t.seed = static_cast<uint64_t>(t.options.seed);
+  t.tokens = load_tokens(options.data, options.data_path, options.tokenizer);
+  t.config = make_config(options, t.tokens);
+  make_samplers(t);
+  if (checkpoint) {
+    check_same_model(checkpoint->state(), t.config);
+    check_same_data(checkpoint->state(), t.options, *t.training);
+  }
+  std::optional<model::HfWeights> hf_weights;
+  if (!checkpoint && !options.load_hf.empty()) hf_weights.emplace(options.load_hf, t.config);
+
+  t.compute = choose_compute(t.options.matmul_precision, options.bf16);
+  auto parameters = arch::parameter_list(t.config);
+  layout::Layout layout = plan_layout(t.options, parameters);
+  t.arenas = std::make_unique<optim::Arenas>(std::move(parameters), std::move(layout));
+  t.gradients = std::make_unique<optim::GradientBuffer>(
+      *t.arenas, optim::GradientBufferOptions{.fusion = !options.no_gradient_accumulation_fusion,
+                                              .micro_batches = options.num_micro_batches(),
+                                              .rounding = options.grad_accumulation_rounding,
+                                              .seed = t.seed});
+  t.optimizer = std::make_unique<optim::AdamW>(
+      *t.arenas, optim::AdamWOptions{.beta1 = options.adam_beta1,
+                                     .beta2 = options.adam_beta2,
+                                     .eps = options.adam_eps,
+                                     .weight_decay = options.weight_decay,
+                                     .clip_grad = options.clip_grad,
+                                     .state_rounding = options.state_rounding,
+                                     .allow_stalling_rounding = options.allow_stalling_rounding,
+                                     .seed = t.seed});
+  t.fused = t.gradients->can_fuse(t.compute.dtype);
+  if (t.fused) t.sink = std::make_unique<GradientSink>(*t.gradients);
+  t.model = std::make_unique<model::Model>(
+      t.config, t.arenas->weights(),
+      model::ModelOptions{.compute = t.compute.dtype, .weight_gradients = t.sink.get()});
+  t.schedule = make_schedule(t.options);
+
+  if (checkpoint) {
+    restore(t, *checkpoint, log);
+  } else if (hf_weights) {
+    load_hf_weights(t, *hf_weights, log);
+  } else {
+    optim::init_weights(*t.arenas, t.seed);
+  }
+  return trainer;
+}
+
+double flops_per_token(const arch::ModelConfig& config, int64_t seq_length) {
+  double weights = 0;
+  for (const arch::Parameter& parameter : arch::parameter_list(config)) {
+    // An embedding is a look-up; tied, it is the output layer as well.
+    const bool multiplied =
+        parameter.kind == arch::ParameterKind::kLinear ||
+        (parameter.kind == arch::ParameterKind::kEmbedding && config.tie_embeddings);
+    if (multiplied) weights += static_cast<double>(parameter.numel());
+  }
+  const double attention = static_cast<double>(config.num_layers) *
+                           static_cast<double>(config.num_attention_heads * config.head_dim) *
+                           static_cast<double>(seq_length);
+  return 6 * (weights + attention);
+}
+
+}  // namespace halfstep::train

@@ -1,0 +1,77 @@
+// Everything that a training run on one process owns, in the order in which it is built, and how it
+// is built. The loop, the reports and the checkpoints work on it; nothing of a run lives elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "halfstep/arch/model_config.h"
+#include "halfstep/data/sampler.h"
+#include "halfstep/model/model.h"
+#include "halfstep/optim/adamw.h"
+#include "halfstep/optim/arenas.h"
+#include "halfstep/optim/gradient_buffer.h"
+#include "halfstep/train/matmul_precision.h"
+#include "halfstep/train/options.h"
+#include "halfstep/train/run_log.h"
+#include "halfstep/train/schedule.h"
+#include "halfstep/train/tokens.h"
+
+namespace halfstep::train {
+
+// Where the run stands; all of it is in a checkpoint.
+struct Progress {
+  int64_t iteration = 0;         // completed, skipped ones included
+  int64_t consumed_samples = 0;  // the next sample's index
+  int64_t consumed_tokens = 0;
+  int64_t skipped_steps = 0;
+  int64_t consecutive_skipped_steps = 0;
+};
+
+// Hands the model's weight gradients to the buffer (gradient accumulation fusion).
+class GradientSink final : public model::WeightGradientSink {
+ public:
+  explicit GradientSink(optim::GradientBuffer& buffer) : buffer_(buffer) {}
+  bool add_product(int64_t parameter, int64_t count, const at::Tensor& grad_output,
+                   const at::Tensor& input) override {
+    return buffer_.add_product(parameter, count, grad_output, input);
+  }
+
+ private:
+  optim::GradientBuffer& buffer_;
+};
+
+struct Trainer {
+  Options options;
+  uint64_t seed = 0;  // the checkpoint's after a resume
+  TokenSources tokens;
+  arch::ModelConfig config;
+  std::unique_ptr<data::Sampler> training;
+  std::unique_ptr<data::Sampler> validation;  // null: nothing to evaluate
+  ComputeChoice compute;
+  std::unique_ptr<optim::Arenas> arenas;
+  std::unique_ptr<optim::GradientBuffer> gradients;
+  std::unique_ptr<optim::AdamW> optimizer;
+  std::unique_ptr<GradientSink> sink;
+  bool fused = false;  // gradient accumulation fusion acts
+  std::unique_ptr<model::Model> model;
+  Schedule schedule;
+  Progress progress;
+};
+
+// Sets the thread counts, reads data and weights (drawn, from Hugging Face, or a checkpoint) and
+// allocates all static memory. `options` come from checked_options. Says on `log` what a resume
+// changes.
+std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log);
+
+// The layout of these parameters with these flags: what --check-config prints without allocating.
+layout::Layout plan_layout(const Options& options, const std::vector<arch::Parameter>& parameters);
+
+// Matrix products of one token, forward and backward: 6 per weight (the output layer's included)
+// and 6 · head size · sequence length per layer and head for causal attention.
+double flops_per_token(const arch::ModelConfig& config, int64_t seq_length);
+
+}  // namespace halfstep::train
