@@ -9,6 +9,7 @@
 
 #include "halfstep/checkpoint/slice.h"
 #include "halfstep/checkpoint/train_state.h"
+#include "halfstep/core/error.h"
 
 namespace halfstep::checkpoint {
 
@@ -34,9 +35,23 @@ struct Manifest {
   std::vector<StoredSlice> slices;
 };
 
+// Chunks of a slice of so many bytes.
+constexpr int64_t num_chunks(int64_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
+
+// A checkpoint of a later format. Its own type, since falling back to an older checkpoint would be
+// the wrong answer to it.
+class NewerFormatError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 std::string format_manifest(const Manifest& manifest);
 // Throws InputError naming `file` and the key for anything malformed: slices outside their
-// parameter or shard, overlapping slices, a wrong checksum of the manifest itself, a newer format.
+// parameter or shard, overlapping slices, a wrong checksum of the manifest itself; NewerFormatError
+// for a newer format.
 Manifest parse_manifest(std::string_view text, const std::string& file);
+
+// XXH3, 64 bit, seed 0: the checksum of everything in a checkpoint.
+uint64_t checksum(const void* data, size_t bytes);
 
 }  // namespace halfstep::checkpoint

@@ -1,6 +1,6 @@
 // Reads a checkpoint: its state, and any slices of its tensors from whatever slices cover them, so
 // the layout that asks need not be the one that wrote. Every chunk that is read is verified; bytes
-// that are not needed are not read. Memory: the caller's tensors and two chunks.
+// that are not needed are not read. Memory: the caller's tensors and less than 16 MiB.
 #pragma once
 
 #include <cstdint>

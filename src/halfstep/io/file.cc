@@ -101,6 +101,24 @@ void sync_directory(const std::filesystem::path& directory) {
   FileDescriptor(directory, O_RDONLY | O_DIRECTORY).sync();
 }
 
+void create_directories(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  errno = error.value();
+  if (error) throw_file_error("create folder", path);
+}
+
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw_file_error("rename to", to);
+}
+
+void remove_tree(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  errno = error.value();
+  if (error) throw_file_error("remove", path);
+}
+
 // The temporary name has the process in it, so that two writers never share one, and a dot in
 // front, so that no pattern for finished files matches it.
 AtomicFile::AtomicFile(std::filesystem::path path)
@@ -115,7 +133,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::commit() {
   file_.sync();
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw_file_error("create", path_);
+  rename_path(temporary_, path_);
   committed_ = true;
   sync_directory(folder_of(path_));
 }

@@ -43,6 +43,11 @@ class FileDescriptor {
 // Flushes a folder's entries (new names, renames) to the disk.
 void sync_directory(const std::filesystem::path& directory);
 
+void create_directories(const std::filesystem::path& path);
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+// A file, or a folder with all that is in it; nothing happens if there is none.
+void remove_tree(const std::filesystem::path& path);
+
 // A file that appears under `path` at commit() and leaves nothing behind without it.
 class AtomicFile {
  public:

@@ -1,0 +1,74 @@
+#include "halfstep/checkpoint/chunk_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "halfstep/core/error.h"
+
+namespace halfstep::checkpoint {
+namespace {
+
+constexpr const char* kDamagedHint =
+    "the file is damaged: load another checkpoint, or copy this one again";
+
+}  // namespace
+
+ChunkReader::ChunkReader(const std::filesystem::path& directory, const Manifest& manifest)
+    : directory_(directory), manifest_(manifest) {}
+
+const io::FileDescriptor& ChunkReader::shard(int64_t index) {
+  const auto it = shards_.find(index);
+  if (it != shards_.end()) return it->second;
+  const StoredShard& stored = manifest_.shards[static_cast<size_t>(index)];
+  io::FileDescriptor file(directory_ / stored.file, O_RDONLY);
+  std::vector<std::byte> header(static_cast<size_t>(stored.header_bytes));
+  file.read_at(0, header);
+  if (checksum(header.data(), header.size()) != stored.header_checksum) {
+    throw InputError(
+        fmt::format("{}: the header does not match its checksum", file.path().string()),
+        kDamagedHint);
+  }
+  return shards_.emplace(index, std::move(file)).first->second;
+}
+
+std::span<const std::byte> ChunkReader::chunk(const StoredSlice& slice, int64_t index) {
+  if (buffered_slice_ == &slice && buffered_index_ == index) return buffer_;
+  buffered_slice_ = nullptr;
+  const io::FileDescriptor& file = shard(slice.shard);
+  const int64_t begin = index * kChunkBytes;
+  buffer_.resize(static_cast<size_t>(std::min(kChunkBytes, slice.bytes() - begin)));
+  file.read_at(slice.offset + begin, buffer_);
+  if (checksum(buffer_.data(), buffer_.size()) != slice.checksums[static_cast<size_t>(index)]) {
+    throw InputError(
+        fmt::format("{}: tensor '{}': bytes {} to {} of {} do not match their checksum",
+                    file.path().string(), format_slice_name(slice), begin,
+                    begin + static_cast<int64_t>(buffer_.size()), slice.bytes()),
+        kDamagedHint);
+  }
+  buffered_slice_ = &slice;
+  buffered_index_ = index;
+  return buffer_;
+}
+
+void ChunkReader::read(const StoredSlice& slice, int64_t first, int64_t count, void* out) {
+  int64_t position = first * dtype_bytes(slice.dtype);
+  const int64_t end = position + count * dtype_bytes(slice.dtype);
+  auto* destination = static_cast<std::byte*>(out);
+  while (position < end) {
+    const int64_t index = position / kChunkBytes;
+    const auto bytes = chunk(slice, index).subspan(static_cast<size_t>(position % kChunkBytes));
+    const size_t n = std::min(bytes.size(), static_cast<size_t>(end - position));
+    std::memcpy(destination, bytes.data(), n);
+    destination += n;
+    position += static_cast<int64_t>(n);
+  }
+}
+
+void ChunkReader::verify(const StoredSlice& slice) {
+  for (int64_t i = 0; i < num_chunks(slice.bytes()); ++i) chunk(slice, i);
+}
+
+}  // namespace halfstep::checkpoint
