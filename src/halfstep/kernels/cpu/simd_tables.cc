@@ -1,0 +1,85 @@
+#include "halfstep/kernels/cpu/simd_tables.h"
+
+#include <cstring>
+#include <vector>
+
+#include "halfstep/kernels/cpu/adamw_templates.h"
+#include "halfstep/kernels/cpu/path_counters.h"
+#include "halfstep/kernels/cpu/simd_kernels.h"
+#include "halfstep/kernels/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/simd_tables.cc"
+#include "hwy/foreach_target.h"
+
+#include "halfstep/kernels/cpu/words-inl.h"
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace halfstep::kernels::HWY_NAMESPACE {
+
+static_assert(kBlock <= kMaxBlock);
+
+int64_t adamw(const AdamwFormat& format, const AdamwRun& run) {
+  const auto index = template_index(format);
+  if (!index) {
+    PathCounters::add(path_counters.adamw_tile, run.n);
+    return adamw_by_tiles(format, run);
+  }
+  PathCounters::add(path_counters.adamw_template, run.n);
+  const bool split = format.master == MasterMode::kSplit;
+  return adamw_in_blocks(format, run, kBlock,
+                         split ? split_master_blocks(*index) : fp32_master_blocks(*index));
+}
+
+void convert(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64_t n,
+             Rounding rounding, const NoiseRun& noise) {
+  PathCounters::add(path_counters.vector_op, n);
+  if (dst_dtype == src_dtype) {
+    std::memcpy(dst, src, static_cast<size_t>(n * dtype_bytes(dst_dtype)));
+  } else if (dst_dtype == Dtype::kF32) {
+    decode(static_cast<float*>(dst), src, src_dtype, n);
+  } else {
+    encode(dst, dst_dtype, static_cast<const float*>(src), n, rounding, noise);
+  }
+}
+
+const KernelTable& table(std::string_view name) {
+  static const KernelTable kernels = {
+      .name = name,
+      .adamw = adamw,
+      .convert = convert,
+      .accumulate = accumulate,
+      .sum_squares_run = sum_squares_run,
+      .sum_ranks = sum_ranks,
+      .split = split,
+      .join = join,
+      .init_normal = reference_table().init_normal,  // runs once, at start
+  };
+  return kernels;
+}
+
+}  // namespace halfstep::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET != HWY_SCALAR
+
+#if HWY_ONCE
+namespace halfstep::kernels {
+
+std::vector<SimdImplementation> simd_implementations() {
+  const int64_t supported = hwy::SupportedTargets();
+  std::vector<SimdImplementation> list;
+#if HWY_TARGETS & HWY_AVX3
+  list.push_back({&N_AVX3::table("avx512"), (supported & HWY_AVX3) != 0, "AVX-512 F, BW, DQ, VL"});
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  list.push_back({&N_AVX2::table("avx2"), (supported & HWY_AVX2) != 0, "AVX2, BMI2, FMA, F16C"});
+#endif
+#if HWY_TARGETS & HWY_SSE4
+  list.push_back({&N_SSE4::table("sse4"), (supported & HWY_SSE4) != 0, "SSE4.2, AES, PCLMULQDQ"});
+#endif
+  return list;
+}
+
+}  // namespace halfstep::kernels
+#endif  // HWY_ONCE
