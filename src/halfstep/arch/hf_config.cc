@@ -147,8 +147,7 @@ ModelConfig load_hf_config(const std::filesystem::path& config_json) {
 ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
   const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) {
-    throw InputError(fmt::format("{}: not a JSON object", file),
-                     "download or copy the file again");
+    throw InputError(fmt::format("{}: not a JSON object", file), "download or copy the file again");
   }
   const Reader config(document, file);
 

@@ -35,7 +35,7 @@ struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t max_position_embeddings = 0;
   double rope_theta = 10000;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  std::optional<Llama3RopeScaling> rope_scaling = std::nullopt;
   double norm_eps = 1e-6;
   bool qk_norm = false;   // Qwen3: RMSNorm of each head's q and k
   bool qkv_bias = false;  // Qwen2
