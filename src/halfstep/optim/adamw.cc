@@ -69,8 +69,8 @@ AdamW::AdamW(Arenas& arenas, const AdamWOptions& options) : arenas_(arenas), opt
     }
   }
 
-  groups_ = {{.name = "decay", .weight_decay = options.weight_decay, .parameters = {}},
-             {.name = "no decay", .weight_decay = 0, .parameters = {}}};
+  groups_ = {{.name = "decay", .weight_decay = options.weight_decay},
+             {.name = "no decay", .weight_decay = 0}};
   const int64_t count = std::ssize(arenas.parameters());
   for (int64_t p = 0; p < count; ++p) {
     const arch::Parameter& parameter = arenas.parameters()[p];

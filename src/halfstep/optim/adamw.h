@@ -27,8 +27,8 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0.01;  // of decayed parameters (arch::Parameter::decayed)
   bool maximize = false;
-  double clip_grad = 1.0;                  // bound of the norm of the mean gradient; 0: no clipping
-  std::optional<Rounding> state_rounding;  // --state-rounding; empty is auto
+  double clip_grad = 1.0;  // bound of the norm of the mean gradient; 0: no clipping
+  std::optional<Rounding> state_rounding = std::nullopt;  // --state-rounding; empty is auto
   bool allow_stalling_rounding = false;
   uint64_t seed = 0;
 };
@@ -37,7 +37,7 @@ struct AdamWOptions {
 struct DecayGroup {
   std::string name;  // "decay", "no decay"
   double weight_decay = 0;
-  std::vector<int64_t> parameters;
+  std::vector<int64_t> parameters = {};
   int64_t num_elements = 0;
 };
 
@@ -60,13 +60,13 @@ struct StepResult {
   int64_t bad_parameter = -1;   // the first one with a non-finite gradient
   int64_t saturated = 0;        // exp_avg_sq values above ue6m10's range
   double milliseconds = 0;
-  std::optional<kernels::RoundingHealth> health;
+  std::optional<kernels::RoundingHealth> health = std::nullopt;
 };
 
 // Update counts as a checkpoint keeps them: one number, and by name the parameters that differ.
 struct UpdateCounts {
   int64_t common = 0;
-  std::map<std::string, int64_t> exceptions;
+  std::map<std::string, int64_t> exceptions = {};
   friend bool operator==(const UpdateCounts&, const UpdateCounts&) = default;
 };
 

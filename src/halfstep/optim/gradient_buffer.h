@@ -23,9 +23,9 @@
 namespace halfstep::optim {
 
 struct GradientBufferOptions {
-  bool fusion = true;                // matmuls add straight into the buffer
-  int64_t micro_batches = 1;         // K: contributions per step, chooses the rounding
-  std::optional<Rounding> rounding;  // --grad-accumulation-rounding; empty is auto
+  bool fusion = true;         // matmuls add straight into the buffer
+  int64_t micro_batches = 1;  // K: contributions per step, chooses the rounding
+  std::optional<Rounding> rounding = std::nullopt;  // --grad-accumulation-rounding; empty is auto
   uint64_t seed = 0;
 };
 
