@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "halfstep/core/thread_pool.h"
+#include "halfstep/kernels/implementation.h"
 
 namespace halfstep::apps {
 namespace {
@@ -13,13 +14,28 @@ void print_info(bool json) {
   nlohmann::ordered_json info{{"version", HALFSTEP_VERSION},
                               {"torch", HALFSTEP_TORCH_VERSION},
                               {"devices", {"cpu"}},
-                              {"cpus", available_cpus()}};
+                              {"cpus", available_cpus()},
+                              {"kernels", kernels::chosen_implementation()},
+                              {"implementations", nlohmann::ordered_json::array()}};
+  const auto implementations = kernels::implementations();
+  for (const auto& implementation : implementations) {
+    info["implementations"].push_back({{"name", implementation.name},
+                                       {"supported", implementation.supported},
+                                       {"reason", implementation.reason}});
+  }
   if (json) {
     fmt::print("{}\n", info.dump(2));
     return;
   }
   fmt::print("halfstep {} (torch {})\ndevices   cpu, {} threads\n", HALFSTEP_VERSION,
              HALFSTEP_TORCH_VERSION, available_cpus());
+  for (const auto& implementation : implementations) {
+    const bool chosen = implementation.name == kernels::chosen_implementation();
+    fmt::print("kernels   {:<10} {}\n", implementation.name,
+               chosen                     ? "in use"
+               : implementation.supported ? "supported"
+                                          : implementation.reason);
+  }
 }
 
 }  // namespace

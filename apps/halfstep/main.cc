@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
   halfstep::apps::add_eval(app);
   halfstep::apps::add_generate(app);
   halfstep::apps::add_data(app);
+  halfstep::apps::add_bench(app);
   halfstep::apps::add_info(app);
   try {
     try {

@@ -1,6 +1,5 @@
 #include "halfstep/kernels/cpu/simd_tables.h"
 
-#include <cstring>
 #include <vector>
 
 #include "halfstep/kernels/cpu/adamw_templates.h"
@@ -35,9 +34,7 @@ int64_t adamw(const AdamwFormat& format, const AdamwRun& run) {
 void convert(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64_t n,
              Rounding rounding, const NoiseRun& noise) {
   PathCounters::add(path_counters.vector_op, n);
-  if (dst_dtype == src_dtype) {
-    std::memcpy(dst, src, static_cast<size_t>(n * dtype_bytes(dst_dtype)));
-  } else if (dst_dtype == Dtype::kF32) {
+  if (dst_dtype == Dtype::kF32) {
     decode(static_cast<float*>(dst), src, src_dtype, n);
   } else {
     encode(dst, dst_dtype, static_cast<const float*>(src), n, rounding, noise);
