@@ -7,8 +7,7 @@
 #include "commands.h"
 #include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
-#include "halfstep/train/loop.h"
-#include "halfstep/train/report.h"
+#include "halfstep/train/run.h"
 
 namespace halfstep::apps {
 namespace {
@@ -21,15 +20,11 @@ void run_train(const std::vector<std::string>& args) {
   }
   train::check_world_size(std::getenv("WORLD_SIZE"));
   const train::Options options = train::checked_options(parsed.options);
-  if (options.check_config) {
-    fmt::print("{}\n", train::effective_configuration(options).dump(2));
-    return;
-  }
   std::string idle;
   for (const train::Flag* flag : parsed.nothing_to_do) {
     idle += fmt::format("{}--{} ({})", idle.empty() ? "" : ", ", flag->name, flag->help);
   }
-  if (!idle.empty()) fmt::print("accepted, nothing to do: {}\n", idle);
+  if (!idle.empty() && !options.check_config) fmt::print("accepted, nothing to do: {}\n", idle);
   train::run_training(options, stdout);
 }
 

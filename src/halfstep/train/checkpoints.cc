@@ -17,22 +17,46 @@ using checkpoint::CheckpointReader;
 using checkpoint::TensorKind;
 using checkpoint::TrainState;
 
+// What a memory class is called in a checkpoint. Gradients are not stored.
+std::optional<TensorKind> stored_kind(layout::MemoryClass c, Dtype dtype) {
+  switch (c) {
+    case layout::MemoryClass::kWeight:
+      return TensorKind::kWeight;
+    case layout::MemoryClass::kGradient:
+      return std::nullopt;
+    case layout::MemoryClass::kMaster:
+      return dtype == Dtype::kI16 ? TensorKind::kRemainder : TensorKind::kMaster;
+    case layout::MemoryClass::kExpAvg:
+      return TensorKind::kExpAvg;
+    case layout::MemoryClass::kExpAvgSq:
+      return TensorKind::kExpAvgSq;
+    case layout::MemoryClass::kMaxExpAvgSq:
+      return TensorKind::kMaxExpAvgSq;
+  }
+  return std::nullopt;
+}
+
+bool is_state(TensorKind kind) {
+  return kind == TensorKind::kExpAvg || kind == TensorKind::kExpAvgSq ||
+         kind == TensorKind::kMaxExpAvgSq;
+}
+
 // A slice per stored tensor, in the arenas' own memory.
-std::vector<checkpoint::MutableSlice> stored_slices(const optim::Arenas& arenas,
-                                                    bool without_state) {
+std::vector<checkpoint::MutableSlice> stored_slices(const optim::Arenas& arenas, bool with_state) {
   std::vector<checkpoint::MutableSlice> slices;
-  for (const optim::StateSlice& state : arenas.state_slices()) {
-    const auto& parameter = arenas.parameters()[state.parameter];
-    const auto kind = checkpoint::parse_tensor_kind(state.kind);
-    check(kind.has_value(), "a kind of state that checkpoints do not know");
-    const bool weight_or_master = *kind == TensorKind::kWeight || *kind == TensorKind::kMaster ||
-                                  *kind == TensorKind::kRemainder;
-    if (without_state && !weight_or_master) continue;
-    checkpoint::MutableSlice slice;
-    static_cast<checkpoint::Slice&>(slice) =
-        checkpoint::whole_slice(*kind, parameter.name, parameter.shape, state.dtype);
-    slice.data = state.data;
-    slices.push_back(std::move(slice));
+  for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) {
+    const arch::Parameter& parameter = arenas.parameters()[p];
+    const layout::StorageFormat& format = arenas.layout().arena_of(p).format;
+    for (const layout::MemoryClass c : layout::kMemoryClasses) {
+      const auto kind = stored_kind(c, format.dtype(c));
+      if (!kind || format.bytes_per_element(c) == 0) continue;
+      if (is_state(*kind) && !with_state) continue;
+      checkpoint::MutableSlice slice;
+      static_cast<checkpoint::Slice&>(slice) =
+          checkpoint::whole_slice(*kind, parameter.name, parameter.shape, format.dtype(c));
+      slice.data = arenas.data(c, p);
+      slices.push_back(std::move(slice));
+    }
   }
   return slices;
 }
@@ -118,7 +142,7 @@ void report_changed_settings(const TrainState& state, const Options& options, Ru
 void restore(Trainer& t, const CheckpointReader& reader, RunLog& log) {
   const bool without_state = t.options.no_load_optim;
   const TrainState& state = reader.state();
-  const auto slices = stored_slices(*t.arenas, without_state);
+  const auto slices = stored_slices(*t.arenas, !without_state);
   const auto report = reader.load(slices, {.convert_state = t.options.convert_state,
                                            .allow_lossy_master = t.options.allow_lossy_master,
                                            .allow_unrequested = without_state});
@@ -168,7 +192,7 @@ void save_run(const Trainer& t, RunLog& log) {
     }
   }
   std::vector<checkpoint::TensorSlice> slices;
-  for (const auto& slice : stored_slices(*t.arenas, false)) {
+  for (const auto& slice : stored_slices(*t.arenas, true)) {
     checkpoint::TensorSlice stored;
     static_cast<checkpoint::Slice&>(stored) = slice;
     stored.data = slice.data;

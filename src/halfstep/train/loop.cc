@@ -159,11 +159,4 @@ void run_loop(Trainer& t, RunLog& log) {
   if (!finished && stop.signal_name()) throw_interrupted(t, stop.signal_name());
 }
 
-void run_training(const Options& options, std::FILE* terminal) {
-  RunLog log(terminal, options.log_dir.empty() ? options.save : options.log_dir, options.quiet);
-  const auto trainer = set_up(options, log);
-  report_start(*trainer, log);
-  run_loop(*trainer, log);
-}
-
 }  // namespace halfstep::train

@@ -1,8 +1,6 @@
 // The training loop: micro-batches, step, log, evaluation, checkpoints, stopping.
 #pragma once
 
-#include <cstdio>
-
 #include "halfstep/train/interval.h"
 #include "halfstep/train/options.h"
 #include "halfstep/train/trainer.h"
@@ -17,9 +15,5 @@ StepRecord train_step(Trainer& trainer, bool health);
 // Saves as asked. Throws Error: kDiverged after too many non-finite steps in a row, kInterrupted
 // after a signal (saved by then, with --save).
 void run_loop(Trainer& trainer, RunLog& log);
-
-// The whole run of `halfstep train`: sets up, reports, trains, sums up. `options` come from
-// checked_options; people read `terminal`.
-void run_training(const Options& options, std::FILE* terminal);
 
 }  // namespace halfstep::train

@@ -13,7 +13,6 @@
 #include "halfstep/kernels/implementation.h"
 #include "halfstep/optim/memory_counter.h"
 #include "halfstep/optim/weights.h"
-#include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/format_text.h"
 
@@ -196,35 +195,6 @@ void report_end(const Trainer& t, RunLog& log, bool finished) {
              {"skipped_steps", t.progress.skipped_steps},
              {"peak_bytes", counter.peak_bytes()},
              {"peak_bytes_by_phase", phases}});
-}
-
-nlohmann::ordered_json effective_configuration(const Options& options) {
-  const TokenSources tokens = load_tokens(options.data, options.data_path, options.tokenizer);
-  const arch::ModelConfig config = options.load_hf.empty()
-                                       ? model_config_from(options, tokens.vocab_size)
-                                       : arch::load_hf_config(options.load_hf + "/config.json");
-  const auto parameters = arch::parameter_list(config);
-  const layout::Layout layout = plan_layout(options, parameters);
-  Json classes = Json::object();
-  for (const layout::MemoryClass c : layout::kMemoryClasses) {
-    if (layout.bytes(c) == 0) continue;
-    classes[std::string(layout::memory_class_name(c))] = {
-        {"dtype", dtype_name(layout.arenas[0].format.dtype(c))}, {"bytes", layout.bytes(c)}};
-  }
-  Json offsets = Json::array();
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const auto& location = layout.locations[p];
-    offsets.push_back({{"name", parameters[p].name},
-                       {"shape", parameters[p].shape},
-                       {"arena", location.arena},
-                       {"offset", layout.placement_of(static_cast<int64_t>(p)).offset},
-                       {"decayed", parameters[p].decayed()}});
-  }
-  return {{"settings", settings_json(options)},
-          {"model", Json::parse(arch::to_hf_config(config))},
-          {"static_bytes", layout.total_bytes()},
-          {"memory", classes},
-          {"parameters", offsets}};
 }
 
 void throw_interrupted(const Trainer& t, const char* signal) {

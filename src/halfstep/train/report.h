@@ -2,7 +2,6 @@
 // people, and the same facts as objects of log.jsonl.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "halfstep/train/interval.h"
@@ -22,10 +21,6 @@ void report_skipped_step(const StepRecord& step, RunLog& log);
 
 // Memory by class and phase, planned and measured, and where the checkpoint is.
 void report_end(const Trainer& trainer, RunLog& log, bool finished);
-
-// The settings, layout and dtypes that a run with these options would have, as one JSON document
-// (--check-config). Allocates nothing of the model.
-nlohmann::ordered_json effective_configuration(const Options& options);
 
 // Throws kInterrupted: the message says what was saved.
 [[noreturn]] void throw_interrupted(const Trainer& trainer, const char* signal);

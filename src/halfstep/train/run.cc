@@ -1,0 +1,53 @@
+#include "halfstep/train/run.h"
+
+#include <fmt/core.h>
+
+#include "halfstep/train/check_options.h"
+#include "halfstep/train/flags.h"
+#include "halfstep/train/loop.h"
+#include "halfstep/train/report.h"
+#include "halfstep/train/trainer.h"
+
+namespace halfstep::train {
+
+void run_training(const Options& options, std::FILE* terminal) {
+  if (options.check_config) {
+    fmt::print(terminal, "{}\n", effective_configuration(options).dump(2));
+    return;
+  }
+  RunLog log(terminal, options.log_dir.empty() ? options.save : options.log_dir, options.quiet);
+  const auto trainer = set_up(options, log);
+  report_start(*trainer, log);
+  run_loop(*trainer, log);
+}
+
+nlohmann::ordered_json effective_configuration(const Options& options) {
+  const TokenSources tokens = load_tokens(options.data, options.data_path, options.tokenizer);
+  const arch::ModelConfig config = options.load_hf.empty()
+                                       ? model_config_from(options, tokens.vocab_size)
+                                       : arch::load_hf_config(options.load_hf + "/config.json");
+  const auto parameters = arch::parameter_list(config);
+  const layout::Layout layout = plan_layout(options, parameters);
+  nlohmann::ordered_json classes = nlohmann::ordered_json::object();
+  for (const layout::MemoryClass c : layout::kMemoryClasses) {
+    if (layout.bytes(c) == 0) continue;
+    classes[std::string(layout::memory_class_name(c))] = {
+        {"dtype", dtype_name(layout.arenas[0].format.dtype(c))}, {"bytes", layout.bytes(c)}};
+  }
+  nlohmann::ordered_json offsets = nlohmann::ordered_json::array();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const auto& location = layout.locations[p];
+    offsets.push_back({{"name", parameters[p].name},
+                       {"shape", parameters[p].shape},
+                       {"arena", location.arena},
+                       {"offset", layout.placement_of(static_cast<int64_t>(p)).offset},
+                       {"decayed", parameters[p].decayed()}});
+  }
+  return {{"settings", settings_json(options)},
+          {"model", nlohmann::ordered_json::parse(arch::to_hf_config(config))},
+          {"static_bytes", layout.total_bytes()},
+          {"memory", classes},
+          {"parameters", offsets}};
+}
+
+}  // namespace halfstep::train
