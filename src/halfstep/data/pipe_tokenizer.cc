@@ -136,9 +136,8 @@ std::vector<std::vector<int32_t>> PipeTokenizer::encode_batch(
       uint64_t count = 0;
       if (!take(in, &count) || count > in.size() / sizeof(int32_t)) garbage("a truncated answer");
       ids.resize(count);
-      std::memcpy(ids.data(), in.data(), count * sizeof(int32_t));
-      in.remove_prefix(count * sizeof(int32_t));
-      for (const int32_t id : ids) {
+      for (int32_t& id : ids) {
+        take(in, &id);
         if (id < 0 || id >= vocab_size_)
           garbage(fmt::format("the id {}, which is not in its vocabulary", id));
       }
