@@ -107,6 +107,7 @@ void Planner::add(const MutableSlice& request) {
   }
   used_.emplace(request.kind, request.name);
   requested_names_.insert(request.name);
+  if (request.numel == 0) return;  // nothing to read, and nothing was stored for it
   const auto& slices = stored_.find(request.kind, request.name);
   const std::string tensor = tensor_name(request.kind, request.name);
   if (!slices.empty() && slices[0]->shape != request.shape) {

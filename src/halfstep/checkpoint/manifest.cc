@@ -21,7 +21,8 @@ std::string to_hex(uint64_t value) { return fmt::format("{:016x}", value); }
 uint64_t from_hex(const std::string& text, const JsonObject& object, std::string_view key) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) {
+  // Written in one way only: a digit of the other case is a flipped bit.
+  if (error != std::errc() || end != text.data() + text.size() || to_hex(value) != text) {
     object.fail(key, "16 hexadecimal digits");
   }
   return value;

@@ -89,7 +89,7 @@ inline TestTensors empty_like(const TestTensors& tensors) {
 inline TrainState test_state(int64_t iteration) {
   TrainState state;
   state.iteration = iteration;
-  state.t = iteration - 2;
+  state.t = iteration > 2 ? iteration - 2 : 0;
   state.t_exceptions = {{"norm.weight", 3}};
   state.consumed_samples = 16 * iteration;
   state.consumed_tokens = (int64_t{1} << 53) + 1;  // more digits than a double

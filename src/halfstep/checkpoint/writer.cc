@@ -27,11 +27,14 @@ std::vector<int64_t> stored_shape(const Slice& slice) {
   return {slice.box.rows(), slice.box.cols()};
 }
 
-// The order in the file: larger element types first, which keeps all of them aligned.
+// The order in the file: larger element types first, which keeps all of them aligned. Empty slices,
+// such as a rank's share of a tiny parameter, are left out.
 std::vector<const TensorSlice*> file_order(std::span<const TensorSlice> slices) {
   std::vector<const TensorSlice*> order;
   order.reserve(slices.size());
-  for (const TensorSlice& slice : slices) order.push_back(&slice);
+  for (const TensorSlice& slice : slices) {
+    if (slice.numel > 0) order.push_back(&slice);
+  }
   std::stable_sort(order.begin(), order.end(), [](const TensorSlice* a, const TensorSlice* b) {
     return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
   });

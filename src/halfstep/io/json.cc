@@ -54,6 +54,10 @@ class DuplicateKeyFinder {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& file) {
+  // The parser takes a NUL for the end of the text and would ignore what stands behind it.
+  if (const size_t nul = text.find('\0'); nul != text.npos) {
+    throw InputError(fmt::format("{}: not valid JSON at byte {}: a NUL", file, nul + 1));
+  }
   DuplicateKeyFinder keys;
   const auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth) {
