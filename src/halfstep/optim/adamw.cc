@@ -77,6 +77,7 @@ AdamW::AdamW(Arenas& arenas, const AdamWOptions& options) : arenas_(arenas), opt
     DecayGroup& group = groups_[parameter.decayed() ? 0 : 1];
     group.parameters.push_back(p);
     group.num_elements += parameter.numel();
+    weight_decays_.push_back(group.weight_decay);
     // A whole parameter is one run: its rows follow each other, in memory and in noise addresses.
     templates_.push_back({.weight = arenas.data(MemoryClass::kWeight, p),
                           .master = arenas.data(MemoryClass::kMaster, p),
@@ -140,14 +141,13 @@ void AdamW::fill_slices(const GradientBuffer& gradients, double lr, double grad_
   for (int64_t p = 0; p < std::ssize(templates_); ++p) {
     if (!gradients.contributed(p)) continue;
     const int64_t t = updates_[p] + 1;
-    scalars_[p] = kernels::adamw_scalars(
-        {.lr = lr,
-         .beta1 = options_.beta1,
-         .beta2 = options_.beta2,
-         .eps = options_.eps,
-         .weight_decay = arenas_.parameters()[p].decayed() ? options_.weight_decay : 0,
-         .maximize = options_.maximize},
-        t, grad_scale);
+    scalars_[p] = kernels::adamw_scalars({.lr = lr,
+                                          .beta1 = options_.beta1,
+                                          .beta2 = options_.beta2,
+                                          .eps = options_.eps,
+                                          .weight_decay = weight_decays_[p],
+                                          .maximize = options_.maximize},
+                                         t, grad_scale);
     kernels::AdamwSlice slice = templates_[p];
     slice.t = t;
     slice.scalars = &scalars_[p];

@@ -109,6 +109,7 @@ class AdamW {
   std::vector<ArenaFormat> formats_;                      // by arena
   std::vector<std::vector<kernels::AdamwSlice>> slices_;  // by arena; capacity for all parameters
   std::vector<kernels::AdamwSlice> templates_;  // by parameter: everything but t and scalars
+  std::vector<double> weight_decays_;           // by parameter
   std::vector<kernels::AdamwScalars> scalars_;  // by parameter
   std::vector<double> sum_squares_;             // by parameter
   std::vector<int64_t> updates_;                // by parameter
