@@ -15,6 +15,7 @@ void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_data(CLI::App& app);
 void add_info(CLI::App& app);
+void add_inspect(CLI::App& app);
 void add_train(CLI::App& app);
 
 // --load, --load-hf, --matmul-precision and --num-threads of the commands that read a model.

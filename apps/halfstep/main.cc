@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   halfstep::apps::add_data(app);
   halfstep::apps::add_bench(app);
   halfstep::apps::add_info(app);
+  halfstep::apps::add_inspect(app);
   try {
     try {
       app.parse(argc, argv);
