@@ -86,7 +86,10 @@ std::vector<std::unique_ptr<SafetensorsFile>> open_shards(const fs::path& index_
   for (const auto& [name, unused] : weight_map.value().items()) {
     const std::string file = weight_map.string(name);
     if (fs::path(file).filename() != file || file == "..") {
-      weight_map.fail(name, "the name of a file in the same folder");
+      throw InputError(
+          fmt::format("{}: tensor '{}' is in '{}', expected the name of a file beside it",
+                      index_path.string(), name, file),
+          "an index may only name shards in its own folder");
     }
     tensors_by_file[file].insert(name);
   }

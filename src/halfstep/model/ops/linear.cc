@@ -37,11 +37,9 @@ std::vector<at::Tensor> matrices(const variable_list& saved_weights, at::ScalarT
 
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
-  // Edges: x, residual, bias, then the weights.
-  static constexpr size_t kX = 0, kResidual = 1, kBias = 2, kWeights = 3;
-
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual,
-                            const at::Tensor& bias, at::TensorList leaves,
+  // `addend` is a bias [out], a residual [T, out], or absent.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
+                            const std::optional<at::Tensor>& addend, at::TensorList leaves,
                             const LinearWeights& weights, WeightGradientSink* sink) {
     const variable_list factors =
         weights.stacked.defined() ? variable_list{weights.stacked} : variable_list(leaves.vec());
@@ -53,16 +51,18 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     std::vector<int64_t> rows;
     for (const at::Tensor& leaf : leaves) rows.push_back(leaf.size(0));
     ctx->saved_data["rows"] = rows;
-    ctx->saved_data["bias_dtype"] =
-        static_cast<int64_t>(bias.defined() ? bias.scalar_type() : x.scalar_type());
+    ctx->saved_data["addend"] = addend.has_value();
+    if (addend) {
+      ctx->saved_data["addend_dims"] = addend->dim();
+      ctx->saved_data["addend_dtype"] = static_cast<int64_t>(addend->scalar_type());
+    }
 
     at::Tensor y = x.new_empty({x.size(0), weights.out_features});
-    const at::Tensor& addend = residual.defined() ? residual : bias;
-    if (addend.defined()) y.copy_(addend);
+    if (addend) y.copy_(*addend);
     int64_t column = 0;
     for (const at::Tensor& w : matrices(factors, x.scalar_type())) {
       at::Tensor part = y.narrow(1, column, w.size(0));
-      if (addend.defined()) {
+      if (addend) {
         part.addmm_(x, w.t());
       } else {
         at::mm_out(part, x, w.t());
@@ -79,15 +79,21 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const std::vector<int64_t> rows = ctx->saved_data["rows"].toIntVector();
     const at::Tensor grad_y = grad_outputs[0].contiguous();
 
+    // Autograd's edges (absent tensors have none) and forward's arguments are numbered apart.
+    const bool has_addend = ctx->saved_data["addend"].toBool();
+    const size_t first_weight_edge = has_addend ? 2 : 1;
+    constexpr size_t kX = 0, kAddend = 1, kWeights = 2;
     variable_list grads(kWeights + rows.size() + 2);
-    if (ctx->needs_input_grad(kX)) grads[kX] = input_gradient(grad_y, factors, x.scalar_type());
-    if (ctx->needs_input_grad(kResidual)) grads[kResidual] = grad_y;
-    if (ctx->needs_input_grad(kBias)) {
-      const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["bias_dtype"].toInt());
-      grads[kBias] = grad_y.sum(0, /*keepdim=*/false, at::kFloat).to(dtype);
+    if (ctx->needs_input_grad(0)) grads[kX] = input_gradient(grad_y, factors, x.scalar_type());
+    if (has_addend && ctx->needs_input_grad(1)) {
+      const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["addend_dtype"].toInt());
+      const bool is_bias = ctx->saved_data["addend_dims"].toInt() == 1;
+      grads[kAddend] = is_bias ? grad_y.sum(0, /*keepdim=*/false, at::kFloat).to(dtype) : grad_y;
     }
     bool any_weight = false;
-    for (size_t i = 0; i < rows.size(); ++i) any_weight |= ctx->needs_input_grad(kWeights + i);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      any_weight |= ctx->needs_input_grad(first_weight_edge + i);
+    }
     if (!any_weight) return grads;
 
     auto* sink = reinterpret_cast<WeightGradientSink*>(ctx->saved_data["sink"].toInt());
@@ -143,7 +149,9 @@ LinearWeights::LinearWeights(std::vector<at::Tensor> leaves, int64_t first)
 at::Tensor linear(const at::Tensor& x, const LinearWeights& weights, const at::Tensor& bias,
                   const at::Tensor& residual, WeightGradientSink* sink) {
   check(!bias.defined() || !residual.defined(), "linear: bias and residual together");
-  return LinearFunction::apply(x, residual, bias, at::TensorList(weights.weights), weights, sink);
+  const at::Tensor& addend = residual.defined() ? residual : bias;
+  return LinearFunction::apply(x, addend.defined() ? std::optional(addend) : std::nullopt,
+                               at::TensorList(weights.weights), weights, sink);
 }
 
 }  // namespace halfstep::model

@@ -44,10 +44,13 @@ at::Tensor as_float(const at::Tensor& weight) {
 class SplitAndRotate : public torch::autograd::Function<SplitAndRotate> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv,
-                               const at::Tensor& q_norm, const at::Tensor& k_norm,
+                               const std::optional<at::Tensor>& optional_q_norm,
+                               const std::optional<at::Tensor>& optional_k_norm,
                                const at::Tensor& positions, const at::Tensor& cos,
                                const at::Tensor& sin, const HeadCounts& c) {
     const int64_t rows = qkv.size(0);
+    const at::Tensor q_norm = optional_q_norm.value_or(at::Tensor());
+    const at::Tensor k_norm = optional_k_norm.value_or(at::Tensor());
     at::Tensor q = qkv.new_empty({rows, c.heads, c.head_dim});
     at::Tensor k = qkv.new_empty({rows, c.groups, c.head_dim});
     at::Tensor inv_rms;
@@ -178,8 +181,12 @@ AttentionInputs split_and_rotate(const at::Tensor& qkv, const at::Tensor& q_norm
                                  const RotaryTable& table, const arch::ModelConfig& config) {
   const HeadCounts counts{config.num_attention_heads, config.num_query_groups, config.head_dim,
                           config.norm_eps};
-  const variable_list out =
-      SplitAndRotate::apply(qkv, q_norm, k_norm, positions, table.cos, table.sin, counts);
+  // Absent tensors must be absent for autograd too: an undefined one has no device.
+  const auto optional = [](const at::Tensor& t) {
+    return t.defined() ? std::optional(t) : std::nullopt;
+  };
+  const variable_list out = SplitAndRotate::apply(qkv, optional(q_norm), optional(k_norm),
+                                                  positions, table.cos, table.sin, counts);
   return {.q = out[0], .k = out[1], .v = out[2]};
 }
 
