@@ -28,7 +28,8 @@ class TakeGradient final : public torch::autograd::PostAccumulateGradHook {
 
   void operator()(const at::Tensor& leaf) override {
     const at::Tensor gradient = std::exchange(leaf.mutable_grad(), at::Tensor());
-    buffer_.add(parameter_, gradient);
+    // Undefined where add_product has taken all of it.
+    if (gradient.defined()) buffer_.add(parameter_, gradient);
   }
 
  private:

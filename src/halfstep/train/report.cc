@@ -80,11 +80,9 @@ void report_rounding(const Trainer& t, RunLog& log) {
   state("exp_avg_sq", common.format.exp_avg_sq, common.exp_avg_sq);
   const int64_t k = t.options.num_micro_batches();
   const auto& accumulation = t.gradients->rounding(0);
-  log.detail(fmt::format(
-      "  {:<15}{} micro-batches in {}, {}: expected error {:.2g} % ({})", "gradients", k,
-      dtype_name(common.format.grad), rounding_name(accumulation.rounding),
-      100 * kernels::expected_accumulation_error(common.format.grad, k, accumulation.rounding),
-      accumulation.reason));
+  log.detail(fmt::format("  {:<15}{} micro-batches in {}, {} ({})", "gradients", k,
+                         dtype_name(common.format.grad), rounding_name(accumulation.rounding),
+                         accumulation.reason));
   if (common.format.exp_avg_sq == Dtype::kBF16 && t.options.adam_beta2 >= 0.99) {
     log.detail(
         "  from beta2 = .99 up, --exp-avg-sq-dtype ue6m10 is more exact in the same 2 bytes");

@@ -114,6 +114,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log) {
   if (!checkpoint && !options.load_hf.empty()) hf_weights.emplace(options.load_hf, t.config);
 
   t.compute = choose_compute(t.options.matmul_precision, options.bf16);
+  optim::MemoryCounter::instance().reset_peaks();  // its measurement is no part of the run
   auto parameters = arch::parameter_list(t.config);
   layout::Layout layout = plan_layout(t.options, parameters);
   t.arenas = std::make_unique<optim::Arenas>(std::move(parameters), std::move(layout));
@@ -132,7 +133,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log) {
                                      .allow_stalling_rounding = options.allow_stalling_rounding,
                                      .seed = t.seed});
   t.fused = t.gradients->can_fuse(t.compute.dtype);
-  if (t.fused) t.sink = std::make_unique<GradientSink>(*t.gradients);
+  t.sink = std::make_unique<GradientSink>(*t.gradients);
   t.model = std::make_unique<model::Model>(
       t.config, t.arenas->weights(),
       model::ModelOptions{.compute = t.compute.dtype, .weight_gradients = t.sink.get()});

@@ -31,7 +31,8 @@ struct Progress {
   int64_t consecutive_skipped_steps = 0;
 };
 
-// Hands the model's weight gradients to the buffer (gradient accumulation fusion).
+// Hands the factors of weight gradients to the buffer, which adds their product without rounding it to
+// the weight's dtype: straight (gradient accumulation fusion) or through a transient.
 class GradientSink final : public model::WeightGradientSink {
  public:
   explicit GradientSink(optim::GradientBuffer& buffer) : buffer_(buffer) {}
