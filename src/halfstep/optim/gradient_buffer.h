@@ -44,7 +44,8 @@ class GradientBuffer {
   void begin_step(std::span<const int64_t> updates);
   // Before each backward(): the index of its micro-batch in the global batch (dp_rank·K + k).
   void begin_micro_batch(int64_t global_index);
-  // After the last one: zeroes the gradients of parameters without a contribution.
+  // After the last one: zeroes the gradients of parameters without a contribution. AdamW::step
+  // calls it; whoever reads gradients before calls it too.
   void finish_step();
 
   // What model::WeightGradientSink asks for, for `count` parameters with equal columns. Acts where

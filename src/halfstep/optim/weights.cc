@@ -106,25 +106,6 @@ void reset_masters(Arenas& arenas) {
   for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) reset_master(target_of(arenas, p));
 }
 
-void check_masters(const Arenas& arenas) {
-  for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) {
-    const Target at = target_of(arenas, p);
-    if (at.mode != MasterMode::kSplit) continue;
-    const auto* weight = static_cast<const uint16_t*>(at.weight);
-    const auto* remainder = static_cast<const int16_t*>(at.master);
-    for (int64_t i = 0; i < at.numel; ++i) {
-      if ((weight[i] & 0x7FFF) == 0 && remainder[i] < 0) {
-        throw InputError(
-            fmt::format("remainder of '{}' is {} at element {} where the weight is 0; expected 0 "
-                        "or more",
-                        arenas.parameters()[p].name, remainder[i], i),
-            "whoever wrote this weight has not written its remainder: load the weights alone with "
-            "--no-load-optim");
-      }
-    }
-  }
-}
-
 double weight_sum_squares(const Arenas& arenas, int64_t parameter) {
   const Target at = target_of(arenas, parameter);
   return kernels::sum_squares(at.weight, at.dtype, at.numel);

@@ -26,10 +26,6 @@ int64_t set_weight(Arenas& arenas, int64_t parameter, const at::Tensor& source);
 // without a master. The remainder of a split master becomes 0.
 void reset_masters(Arenas& arenas);
 
-// For masters that came from a file: throws InputError naming the parameter if a split master joins
-// to NaN from a weight of ±0, which split never writes (docs/numerics.md §6).
-void check_masters(const Arenas& arenas);
-
 // Σ w² of the stored weight, in FP64.
 double weight_sum_squares(const Arenas& arenas, int64_t parameter);
 
