@@ -48,14 +48,23 @@ TEST(Allocation, NoKernelAllocates) {
   NoiseRun init = noise;
   init.stream.purpose = NoisePurpose::kInit;
   const AdamwScalars scalars = adamw_scalars({}, 1, 1);
-  const AdamwSlice slice{.weight = w.data(), .master = remainder.data(), .grad = grad.data(),
-                         .exp_avg = m.data(), .exp_avg_sq = v.data(), .rows = 100, .cols = kN / 100,
-                         .global_cols = kN, .t = 1, .scalars = &scalars};
+  const AdamwSlice slice{.weight = w.data(),
+                         .master = remainder.data(),
+                         .grad = grad.data(),
+                         .exp_avg = m.data(),
+                         .exp_avg_sq = v.data(),
+                         .rows = 100,
+                         .cols = kN / 100,
+                         .global_cols = kN,
+                         .t = 1,
+                         .scalars = &scalars};
   const void* ranks[] = {a.data(), b.data()};
   const Rounding sr = Rounding::kStochastic;
   for (Dtype exp_avg_sq : {Dtype::kBF16, Dtype::kUE6M10}) {
-    const AdamwFormat format{.master = MasterMode::kSplit, .exp_avg = Dtype::kBF16,
-                             .exp_avg_sq = exp_avg_sq, .exp_avg_rounding = sr,
+    const AdamwFormat format{.master = MasterMode::kSplit,
+                             .exp_avg = Dtype::kBF16,
+                             .exp_avg_sq = exp_avg_sq,
+                             .exp_avg_rounding = sr,
                              .exp_avg_sq_rounding = sr};
     EXPECT_EQ(allocations_of([&] { adamw_step(format, {&slice, 1}, 1, pool); }), 0);
     EXPECT_EQ(allocations_of([&] { rounding_health(format, {&slice, 1}, 1, pool); }), 0);

@@ -22,10 +22,15 @@ struct Piece {
 
   Piece(const AdamwFormat& f, int64_t first_row, int64_t last_row, int64_t first_col,
         int64_t last_col)
-      : row0(first_row), rows(last_row - first_row), col0(first_col), cols(last_col - first_col),
+      : row0(first_row),
+        rows(last_row - first_row),
+        col0(first_col),
+        cols(last_col - first_col),
         weight(f.weight, size()),
         master(f.master == MasterMode::kSplit ? Dtype::kI16 : Dtype::kF32, size()),
-        grad(f.grad, size()), exp_avg(f.exp_avg, size()), exp_avg_sq(f.exp_avg_sq, size()),
+        grad(f.grad, size()),
+        exp_avg(f.exp_avg, size()),
+        exp_avg_sq(f.exp_avg_sq, size()),
         max_exp_avg_sq(f.exp_avg_sq, size()) {}
   size_t size() const { return static_cast<size_t>(rows * cols); }
 };
@@ -59,7 +64,8 @@ Tensors run(const AdamwFormat& format, const std::vector<int64_t>& row_cuts,
   const auto for_each = [&](auto&& body) {
     for (Piece& p : pieces) {
       for (size_t i = 0; i < p.size(); ++i) {
-        const int64_t row = static_cast<int64_t>(i) / p.cols, col = static_cast<int64_t>(i) % p.cols;
+        const int64_t row = static_cast<int64_t>(i) / p.cols,
+                      col = static_cast<int64_t>(i) % p.cols;
         body(p, i, static_cast<size_t>((p.row0 + row) * kCols + p.col0 + col));
       }
     }
@@ -78,11 +84,20 @@ Tensors run(const AdamwFormat& format, const std::vector<int64_t>& row_cuts,
     const AdamwScalars scalars = adamw_scalars({.beta2 = 0.999}, t, 1);
     std::vector<AdamwSlice> slices;
     for (Piece& p : pieces) {
-      slices.push_back({.weight = p.weight.data(), .master = p.master.data(), .grad = p.grad.data(),
-                        .exp_avg = p.exp_avg.data(), .exp_avg_sq = p.exp_avg_sq.data(),
-                        .max_exp_avg_sq = p.max_exp_avg_sq.data(), .rows = p.rows, .cols = p.cols,
-                        .global_row0 = p.row0, .global_col0 = p.col0, .global_cols = kCols,
-                        .name_hash = fnv1a("w"), .t = t, .scalars = &scalars});
+      slices.push_back({.weight = p.weight.data(),
+                        .master = p.master.data(),
+                        .grad = p.grad.data(),
+                        .exp_avg = p.exp_avg.data(),
+                        .exp_avg_sq = p.exp_avg_sq.data(),
+                        .max_exp_avg_sq = p.max_exp_avg_sq.data(),
+                        .rows = p.rows,
+                        .cols = p.cols,
+                        .global_row0 = p.row0,
+                        .global_col0 = p.col0,
+                        .global_cols = kCols,
+                        .name_hash = fnv1a("w"),
+                        .t = t,
+                        .scalars = &scalars});
     }
     adamw_step(format, slices, 99, pool);
   }
@@ -101,7 +116,9 @@ TEST(Cuts, GiveTheSameBits) {
   const std::vector<int64_t> seven_cols = {0, 1, 9, 16, 511, 1000, 1013, kCols};
   for (MasterMode master : {MasterMode::kFp32, MasterMode::kSplit, MasterMode::kNone}) {
     for (Dtype exp_avg_sq : {Dtype::kBF16, Dtype::kUE6M10}) {
-      const AdamwFormat format{.master = master, .grad = Dtype::kBF16, .exp_avg = Dtype::kBF16,
+      const AdamwFormat format{.master = master,
+                               .grad = Dtype::kBF16,
+                               .exp_avg = Dtype::kBF16,
                                .exp_avg_sq = exp_avg_sq,
                                .exp_avg_rounding = Rounding::kStochastic,
                                .exp_avg_sq_rounding = Rounding::kStochastic,

@@ -1,5 +1,5 @@
-// Every FP32 pattern through every codec: the scalar functions of core against exact arithmetic, and
-// the kernels in use against the scalar functions (docs/numerics.md §9.1, §9.2). Label nightly.
+// Every FP32 pattern through every codec: the scalar functions of core against exact arithmetic,
+// and the kernels in use against the scalar functions (docs/numerics.md §9.1, §9.2). Label nightly.
 #include <gtest/gtest.h>
 
 #include <atomic>

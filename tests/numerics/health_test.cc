@@ -1,5 +1,5 @@
-// Rounding health (docs/numerics.md §8): `lost` tells a state that moves from one that stalls, which
-// counting unchanged codes cannot.
+// Rounding health (docs/numerics.md §8): `lost` tells a state that moves from one that stalls,
+// which counting unchanged codes cannot.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -46,7 +46,8 @@ RoundingHealth health_of(Settled& s, const AdamwFormat& format, double beta2, ui
 }
 
 // σ of 1 − moved/exact for unbiased rounding: each rounding has the variance of at most
-// |exact − stored| · step, and steps are at most 2^-M · v with v near 1 (below 2 at any rate: 2^-M).
+// |exact − stored| · step, and steps are at most 2^-M · v with v near 1 (below 2 at any rate:
+// 2^-M).
 double sigma_of_lost(const RoundingHealth::Flow& flow, Dtype dtype) {
   const double step = std::ldexp(1.0, -mantissa_bits(dtype));
   return std::sqrt(step / std::fabs(flow.exact));
@@ -101,8 +102,9 @@ TEST(Health, SeesWeightsWithoutAMaster) {
   const double moved = h.weight_up.moved + h.weight_down.moved;
   const double exact = std::fabs(h.weight_up.exact) + std::fabs(h.weight_down.exact);
   EXPECT_GT(exact, 0);
-  EXPECT_NEAR(h.lost_weight(), 0, 4 * sigma_of_lost(h.weight_down, Dtype::kBF16) +
-                                      4 * sigma_of_lost(h.weight_up, Dtype::kBF16));
+  EXPECT_NEAR(h.lost_weight(), 0,
+              4 * sigma_of_lost(h.weight_down, Dtype::kBF16) +
+                  4 * sigma_of_lost(h.weight_up, Dtype::kBF16));
   EXPECT_NE(moved, 0);
 }
 

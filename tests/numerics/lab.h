@@ -1,5 +1,5 @@
-// A parameter of n elements with its optimizer state, stepped through kernels::adamw_step: what most
-// numerics tests look at. Gradients are FP32; everything else has the format's dtype.
+// A parameter of n elements with its optimizer state, stepped through kernels::adamw_step: what
+// most numerics tests look at. Gradients are FP32; everything else has the format's dtype.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,8 @@ namespace halfstep::kernels {
 
 class Array {
  public:
-  Array(Dtype dtype, size_t n) : dtype_(dtype), bytes_(n * static_cast<size_t>(dtype_bytes(dtype))) {}
+  Array(Dtype dtype, size_t n)
+      : dtype_(dtype), bytes_(n * static_cast<size_t>(dtype_bytes(dtype))) {}
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
   Dtype dtype() const { return dtype_; }
@@ -47,10 +48,15 @@ class Lab {
  public:
   Lab(const AdamwFormat& format, size_t n, float initial_weight = 0, std::string_view name = "w",
       uint64_t seed = 1)
-      : format_(format), n_(n), name_hash_(fnv1a(name)), seed_(seed), pool_(1),
+      : format_(format),
+        n_(n),
+        name_hash_(fnv1a(name)),
+        seed_(seed),
+        pool_(1),
         weight_(format.weight, n),
         master_(format.master == MasterMode::kSplit ? Dtype::kI16 : Dtype::kF32, n),
-        exp_avg_(format.exp_avg, n), exp_avg_sq_(format.exp_avg_sq, n) {
+        exp_avg_(format.exp_avg, n),
+        exp_avg_sq_(format.exp_avg_sq, n) {
     for (size_t i = 0; i < n; ++i) set_weight(i, initial_weight);
   }
 
@@ -92,9 +98,17 @@ class Lab {
   const AdamwSlice& next_slice(const float* grad, const AdamwHyperparameters& hyper) {
     const int64_t n = static_cast<int64_t>(n_);
     scalars_ = adamw_scalars(hyper, t_ + 1, 1);
-    slice_ = {.weight = weight_.data(), .master = master_.data(), .grad = grad,
-              .exp_avg = exp_avg_.data(), .exp_avg_sq = exp_avg_sq_.data(), .rows = 1, .cols = n,
-              .global_cols = n, .name_hash = name_hash_, .t = t_ + 1, .scalars = &scalars_};
+    slice_ = {.weight = weight_.data(),
+              .master = master_.data(),
+              .grad = grad,
+              .exp_avg = exp_avg_.data(),
+              .exp_avg_sq = exp_avg_sq_.data(),
+              .rows = 1,
+              .cols = n,
+              .global_cols = n,
+              .name_hash = name_hash_,
+              .t = t_ + 1,
+              .scalars = &scalars_};
     return slice_;
   }
   void step(const std::vector<float>& grad, const AdamwHyperparameters& hyper) {

@@ -18,7 +18,8 @@ namespace {
 class Reservation {
  public:
   Reservation(Dtype dtype, int64_t elements)
-      : dtype_(dtype), bytes_(static_cast<size_t>(elements * dtype_bytes(dtype))),
+      : dtype_(dtype),
+        bytes_(static_cast<size_t>(elements * dtype_bytes(dtype))),
         base_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
     if (base_ == MAP_FAILED) throw std::bad_alloc();
@@ -36,8 +37,10 @@ class Reservation {
   void* base_;
 };
 
-constexpr AdamwFormat kFormat{.master = MasterMode::kSplit, .grad = Dtype::kBF16,
-                              .exp_avg = Dtype::kBF16, .exp_avg_sq = Dtype::kUE6M10,
+constexpr AdamwFormat kFormat{.master = MasterMode::kSplit,
+                              .grad = Dtype::kBF16,
+                              .exp_avg = Dtype::kBF16,
+                              .exp_avg_sq = Dtype::kUE6M10,
                               .exp_avg_rounding = Rounding::kStochastic,
                               .exp_avg_sq_rounding = Rounding::kStochastic};
 
@@ -53,10 +56,17 @@ std::vector<char> step_at(int64_t elements, int64_t offset, int64_t from, int64_
   init_normal(grad.at(offset), Dtype::kBF16, n, 1,
               {.stream = {.seed = 2, .purpose = NoisePurpose::kInit}, .first = from}, pool);
   const AdamwScalars scalars = adamw_scalars({}, 3, 1);
-  const AdamwSlice slice{.weight = weight.at(offset), .master = master.at(offset),
-                         .grad = grad.at(offset), .exp_avg = exp_avg.at(offset),
-                         .exp_avg_sq = exp_avg_sq.at(offset), .rows = 1, .cols = n,
-                         .global_col0 = from, .global_cols = from + n, .name_hash = 17, .t = 3,
+  const AdamwSlice slice{.weight = weight.at(offset),
+                         .master = master.at(offset),
+                         .grad = grad.at(offset),
+                         .exp_avg = exp_avg.at(offset),
+                         .exp_avg_sq = exp_avg_sq.at(offset),
+                         .rows = 1,
+                         .cols = n,
+                         .global_col0 = from,
+                         .global_cols = from + n,
+                         .name_hash = 17,
+                         .t = 3,
                          .scalars = &scalars};
   adamw_step(kFormat, {&slice, 1}, 7, pool);
   std::vector<char> stored;
@@ -70,7 +80,8 @@ std::vector<char> step_at(int64_t elements, int64_t offset, int64_t from, int64_
   return stored;
 }
 
-// The same elements, once at the start of a small arena and once across the boundary of a large one.
+// The same elements, once at the start of a small arena and once across the boundary of a large
+// one.
 TEST(LargeArena, StepAcross2To31And2To32) {
   constexpr int64_t kN = 100'003;
   for (int64_t boundary : {int64_t{1} << 31, int64_t{1} << 32}) {

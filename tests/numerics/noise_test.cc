@@ -96,8 +96,8 @@ TEST(Noise, StreamsAreUncorrelated) {
   NoiseStream other = stream();
   other.step += 1;
   expect_apart(other, "steps");
-  for (NoisePurpose purpose : {NoisePurpose::kExpAvg, NoisePurpose::kWeight, NoisePurpose::kGradient,
-                               NoisePurpose::kInit}) {
+  for (NoisePurpose purpose : {NoisePurpose::kExpAvg, NoisePurpose::kWeight,
+                               NoisePurpose::kGradient, NoisePurpose::kInit}) {
     other = stream();
     other.purpose = purpose;
     expect_apart(other, "purposes");
@@ -116,8 +116,10 @@ TEST(Noise, StreamsAreUncorrelated) {
 // contents, over two steps, all rounded from the same kind of values.
 TEST(Noise, StatesOfAStepAreUncorrelated) {
   constexpr size_t kElements = 1 << 18;
-  const AdamwFormat format{.weight = Dtype::kBF16, .master = MasterMode::kNone,
-                           .exp_avg = Dtype::kBF16, .exp_avg_sq = Dtype::kBF16,
+  const AdamwFormat format{.weight = Dtype::kBF16,
+                           .master = MasterMode::kNone,
+                           .exp_avg = Dtype::kBF16,
+                           .exp_avg_sq = Dtype::kBF16,
                            .exp_avg_rounding = Rounding::kStochastic,
                            .exp_avg_sq_rounding = Rounding::kStochastic};
   Lab a(format, kElements, 1.0f, "a"), b(format, kElements, 1.0f, "b");

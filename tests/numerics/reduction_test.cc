@@ -14,8 +14,11 @@ namespace halfstep::kernels {
 namespace {
 
 NoiseRun gradient_noise(uint32_t micro_step) {
-  return {.stream = {.seed = 1, .name_hash = fnv1a("w"), .step = 1,
-                     .purpose = NoisePurpose::kGradient, .micro_step = micro_step}};
+  return {.stream = {.seed = 1,
+                     .name_hash = fnv1a("w"),
+                     .step = 1,
+                     .purpose = NoisePurpose::kGradient,
+                     .micro_step = micro_step}};
 }
 
 // A chain of BF16 additions, as a ring reduce does it, gives 256 and stays there.

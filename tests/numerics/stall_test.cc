@@ -1,5 +1,5 @@
-// What 16-bit storage can lose for good: small updates, the decay, and a moving average's own motion
-// (docs/numerics.md §2, §4, §9.8).
+// What 16-bit storage can lose for good: small updates, the decay, and a moving average's own
+// motion (docs/numerics.md §2, §4, §9.8).
 #include <gtest/gtest.h>
 
 #include <random>
@@ -55,11 +55,11 @@ TEST(Decay, ArrivesWithAZeroGradient) {
   EXPECT_NEAR(lab.mean_weight(), expected, 4 * 5.4e-4);
 }
 
-// lr · weight_decay = 1.25e-8 is below FP32's grid at 1, so w·(1 − lr·wd) would decay nothing, ever.
-// Here each decay step is a seventh to a quarter of an ulp of the weight, and arrives because random
-// updates of many ulps come with it. Compared with the same run without decay, over 2000 steps: at
-// least 99 %. (Near 1 the updates of this learning rate are below an ulp themselves, and no form of
-// the update could save them in an FP32 master.)
+// lr · weight_decay = 1.25e-8 is below FP32's grid at 1, so w·(1 − lr·wd) would decay nothing,
+// ever. Here each decay step is a seventh to a quarter of an ulp of the weight, and arrives because
+// random updates of many ulps come with it. Compared with the same run without decay, over 2000
+// steps: at least 99 %. (Near 1 the updates of this learning rate are below an ulp themselves, and
+// no form of the update could save them in an FP32 master.)
 TEST(Decay, ArrivesBelowTheGridOfFp32) {
   constexpr size_t kN = 4096;
   constexpr int kSteps = 2000;
@@ -155,7 +155,8 @@ TEST(Betas, AreNotStoredIn16Bits) {
       Lab lab({.exp_avg_sq = dtype}, 1);
       lab.steps(2, 1.0f, {.beta2 = i == 0 ? 0.999 : 0.9999});
       // v = (1−β2)(1+β2): within BF16's step.
-      EXPECT_NEAR(lab.mean_exp_avg_sq(), i == 0 ? 1.999e-3 : 1.9999e-4, (i == 0 ? 2e-3 : 2e-4) / 128);
+      EXPECT_NEAR(lab.mean_exp_avg_sq(), i == 0 ? 1.999e-3 : 1.9999e-4,
+                  (i == 0 ? 2e-3 : 2e-4) / 128);
       bits[i] = lab.exp_avg_sq().bytes();
     }
     EXPECT_NE(bits[0], bits[1]);

@@ -3,13 +3,14 @@
 //
 // The bounds. One rounding of a stored v to a grid of spacing `step` makes an error of mean 0 and
 // variance (x − below)(above − x) if stochastic: at most step²/4, and at most step·|x − stored|,
-// since the value before the update lies on the grid. Nearest behaves like noise of variance step²/12
-// where the average moves by several steps at a time; that is the condition under which `auto` takes
-// it. (Where no gradient comes for long, nearest is a fixed map of codes: it makes the same errors in
-// every octave that v falls through, so those of L octaves add up to L times one octave's, not √L
-// times; L² = Σ (1 + 2·octaves fallen so far).) A rounding error is remembered with weight β2 per step, so with V the variance of the error of
-// v, V ← β2²·V + (variance of this rounding). The tests carry V along the FP64 path, for every
-// element; `predicted` below is √mean(V/v²), the rms error of v relative to v. Then
+// since the value before the update lies on the grid. Nearest behaves like noise of variance
+// step²/12 where the average moves by several steps at a time; that is the condition under which
+// `auto` takes it. (Where no gradient comes for long, nearest is a fixed map of codes: it makes the
+// same errors in every octave that v falls through, so those of L octaves add up to L times one
+// octave's, not √L times; L² = Σ (1 + 2·octaves fallen so far).) A rounding error is remembered
+// with weight β2 per step, so with V the variance of the error of v, V ← β2²·V + (variance of this
+// rounding). The tests carry V along the FP64 path, for every element; `predicted` below is
+// √mean(V/v²), the rms error of v relative to v. Then
 //   rms  ≤ 1.25 · predicted   the slack: steps are those of the FP64 v, not of the noisy one
 //   bias ≤ 4 · predicted / √elements + kBias
 //   path ≤ 1.25 · (predicted/2 at its largest + that of exp_avg)   since Δw ∝ 1/√v
@@ -73,11 +74,15 @@ struct Errors {
 class Follower {
  public:
   Follower(Stored stored, double beta2)
-      : stored_(stored), beta2_(beta2), arithmetic_(6 * 0x1p-24 / (1 - beta2)),
+      : stored_(stored),
+        beta2_(beta2),
+        arithmetic_(6 * 0x1p-24 / (1 - beta2)),
         lab_({.exp_avg = stored.dtype == Dtype::kF32 ? Dtype::kF32 : Dtype::kBF16,
-              .exp_avg_sq = stored.dtype, .exp_avg_sq_rounding = stored.rounding},
+              .exp_avg_sq = stored.dtype,
+              .exp_avg_sq_rounding = stored.rounding},
              kElements),
-        variance_(kElements, 0), fall_from_(kElements, 0) {}
+        variance_(kElements, 0),
+        fall_from_(kElements, 0) {}
 
   void step(const std::vector<float>& grad, const AdamwHyperparameters& hyper,
             const std::vector<double>& v_before, const std::vector<double>& v) {
@@ -87,9 +92,10 @@ class Follower {
       const double grid = grid_step(stored_.dtype, v[i]);
       const double gained = v[i] - beta2_ * v_before[i];
       if (gained > grid) fall_from_[i] = v[i];
-      const double added = stored_.rounding == Rounding::kStochastic
-                               ? stochastic_variance(grid, v_before[i], v[i])
-                               : nearest_variance(grid, std::max(0.0, std::log2(fall_from_[i] / v[i])));
+      const double added =
+          stored_.rounding == Rounding::kStochastic
+              ? stochastic_variance(grid, v_before[i], v[i])
+              : nearest_variance(grid, std::max(0.0, std::log2(fall_from_[i] / v[i])));
       variance_[i] = beta2_ * beta2_ * variance_[i] + added;
     }
   }
@@ -128,12 +134,12 @@ class Follower {
   double rms_bound() const { return 1.25 * errors_.predicted + arithmetic_; }
   double path_bound() const {
     // exp_avg, nearest in bf16: an error of rms 2^-8/√12·|m| at worst (mantissa just above a power
-    // of two: 2^-7/√12), remembered for 1/(1−β1) steps; Σ m² per Σ g² is (1−β1)/(1+β1), and the path
-    // of Σ m is that of Σ g.
-    const double exp_avg = stored_.dtype == Dtype::kF32
-                               ? 0
-                               : 0x1p-7 / std::sqrt(12) / (1 - kBeta1) *
-                                     std::sqrt((1 - kBeta1) / (1 + kBeta1));
+    // of two: 2^-7/√12), remembered for 1/(1−β1) steps; Σ m² per Σ g² is (1−β1)/(1+β1), and the
+    // path of Σ m is that of Σ g.
+    const double exp_avg =
+        stored_.dtype == Dtype::kF32
+            ? 0
+            : 0x1p-7 / std::sqrt(12) / (1 - kBeta1) * std::sqrt((1 - kBeta1) / (1 + kBeta1));
     return 1.25 * (errors_.predicted / 2 + exp_avg) + arithmetic_;
   }
   const Stored& stored() const { return stored_; }
@@ -171,8 +177,8 @@ void run(Gradients kind, double beta2, std::vector<Follower*> followers, std::ve
       const double g = grad[i];
       m[i] = kBeta1 * m[i] + (1 - kBeta1) * g;
       v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-      w[i] -= hyper.lr * (m[i] / (1 - beta1_power)) /
-              (std::sqrt(v[i] / (1 - beta2_power)) + hyper.eps);
+      w[i] -=
+          hyper.lr * (m[i] / (1 - beta1_power)) / (std::sqrt(v[i] / (1 - beta2_power)) + hyper.eps);
     }
     for (Follower* follower : followers) {
       follower->step(grad, hyper, v_before, v);
@@ -205,10 +211,12 @@ TEST_P(StateBias, StaysWithinTheDerivedBounds) {
     const bool automatic =
         choose_state_rounding(stored.dtype, beta2, std::nullopt, false, "exp_avg_sq").rounding ==
         stored.rounding;
-    std::printf("%-6s %.4f %-6s %-10s bias %8.5f (%.2f of bound) rms %8.5f (bound %8.5f) path %8.5f "
-                "(bound %8.5f)%s\n", gradients_name(kind), beta2, dtype_name(stored.dtype).data(),
-                rounding_name(stored.rounding).data(), e.bias, e.bias_over_bound, e.rms,
-                follower->rms_bound(), e.path, follower->path_bound(), automatic ? "" : " not auto");
+    std::printf(
+        "%-6s %.4f %-6s %-10s bias %8.5f (%.2f of bound) rms %8.5f (bound %8.5f) path %8.5f "
+        "(bound %8.5f)%s\n",
+        gradients_name(kind), beta2, dtype_name(stored.dtype).data(),
+        rounding_name(stored.rounding).data(), e.bias, e.bias_over_bound, e.rms,
+        follower->rms_bound(), e.path, follower->path_bound(), automatic ? "" : " not auto");
     SCOPED_TRACE(dtype_name(stored.dtype));
     SCOPED_TRACE(rounding_name(stored.rounding));
     if (automatic || stored.rounding == Rounding::kStochastic) {
@@ -225,15 +233,15 @@ TEST_P(StateBias, StaysWithinTheDerivedBounds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, StateBias,
-    testing::Combine(testing::Values(0.95, 0.99, 0.999, 0.9999),
-                     testing::Values(Gradients::kSteady, Gradients::kDrop, Gradients::kSpike,
-                                     Gradients::kSparse)),
-    [](const auto& info) {
-      return std::string(gradients_name(std::get<1>(info.param))) + "_" +
-             std::to_string(static_cast<int>(std::get<0>(info.param) * 10'000));
-    });
+INSTANTIATE_TEST_SUITE_P(All, StateBias,
+                         testing::Combine(testing::Values(0.95, 0.99, 0.999, 0.9999),
+                                          testing::Values(Gradients::kSteady, Gradients::kDrop,
+                                                          Gradients::kSpike, Gradients::kSparse)),
+                         [](const auto& info) {
+                           return std::string(gradients_name(std::get<1>(info.param))) + "_" +
+                                  std::to_string(
+                                      static_cast<int>(std::get<0>(info.param) * 10'000));
+                         });
 
 }  // namespace
 }  // namespace halfstep::kernels

@@ -13,7 +13,8 @@ AdamwHyperparameters hyper(double beta2) {
 }
 
 AdamwFormat automatic(Dtype exp_avg_sq, double beta2) {
-  return {.exp_avg = Dtype::kBF16, .exp_avg_sq = exp_avg_sq,
+  return {.exp_avg = Dtype::kBF16,
+          .exp_avg_sq = exp_avg_sq,
           .exp_avg_rounding =
               choose_state_rounding(Dtype::kBF16, 0.9, std::nullopt, false, "exp_avg").rounding,
           .exp_avg_sq_rounding =
@@ -53,8 +54,8 @@ double automatic_error(Path path, Dtype exp_avg_sq, const Figures& f) {
 }
 
 TEST(Trajectory, ConstantGradient) {
-  for (const Figures& f : {Figures{0.95, -5.00, -5.02}, Figures{0.99, -5.00, -5.46},
-                           Figures{0.999, -5.00, -8.73}}) {
+  for (const Figures& f :
+       {Figures{0.95, -5.00, -5.02}, Figures{0.99, -5.00, -5.46}, Figures{0.999, -5.00, -8.73}}) {
     check_known_figures(constant, f);
     EXPECT_LT(std::fabs(automatic_error(constant, Dtype::kBF16, f)), 0.03) << f.beta2;
     EXPECT_LT(std::fabs(automatic_error(constant, Dtype::kUE6M10, f)), 0.03) << f.beta2;
@@ -62,8 +63,8 @@ TEST(Trajectory, ConstantGradient) {
 }
 
 TEST(Trajectory, GradientDropsTenfold) {
-  for (const Figures& f : {Figures{0.95, -5.94, -5.91}, Figures{0.99, -5.67, -4.76},
-                           Figures{0.999, -3.41, -1.58}}) {
+  for (const Figures& f :
+       {Figures{0.95, -5.94, -5.91}, Figures{0.99, -5.67, -4.76}, Figures{0.999, -3.41, -1.58}}) {
     check_known_figures(drop, f);
     EXPECT_LT(std::fabs(automatic_error(drop, Dtype::kBF16, f)), 0.03) << f.beta2;
     EXPECT_LT(std::fabs(automatic_error(drop, Dtype::kUE6M10, f)), 0.03) << f.beta2;

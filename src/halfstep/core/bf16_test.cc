@@ -27,7 +27,8 @@ TEST(Bf16, DecodeIsTheUpperHalf) {
 
 TEST(Bf16, NearestEqualsExactArithmeticOnEveryUpperHalf) {
   for_each_directed_pattern([](uint32_t bits) {
-    ASSERT_EQ(bf16_nearest(std::bit_cast<float>(bits)), oracle::bf16_nearest(bits)) << std::hex << bits;
+    ASSERT_EQ(bf16_nearest(std::bit_cast<float>(bits)), oracle::bf16_nearest(bits))
+        << std::hex << bits;
   });
 }
 
@@ -39,8 +40,8 @@ TEST(Bf16, ExactValuesNeverChange) {
   }
 }
 
-// For every finite value: truncation with r = 0; up from r = 65536 − lo on; never Inf unless nearest
-// is Inf; the sign is kept.
+// For every finite value: truncation with r = 0; up from r = 65536 − lo on; never Inf unless
+// nearest is Inf; the sign is kept.
 TEST(Bf16, StochasticGoesUpFromItsThresholdOn) {
   for_each_directed_pattern([](uint32_t bits) {
     const float x = std::bit_cast<float>(bits);

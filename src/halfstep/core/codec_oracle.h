@@ -18,8 +18,9 @@ inline uint16_t bf16_nearest(uint32_t bits) {
   if (std::isnan(x)) return static_cast<uint16_t>(hi | kBf16QuietBit);
   if (std::isinf(x)) return static_cast<uint16_t>(hi);
   const auto magnitude = [](uint32_t code) {
-    return (code & 0x7FFF) == kBf16Inf ? 0x1p128
-                                       : std::fabs(double{bf16_decode(static_cast<uint16_t>(code))});
+    return (code & 0x7FFF) == kBf16Inf
+               ? 0x1p128
+               : std::fabs(double{bf16_decode(static_cast<uint16_t>(code))});
   };
   const double down = std::fabs(double{x}) - magnitude(hi);
   const double up = magnitude(hi + 1) - std::fabs(double{x});

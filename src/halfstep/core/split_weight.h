@@ -1,8 +1,8 @@
 // An FP32 master weight stored as its BF16 rounding and a signed 16-bit remainder
 // (docs/numerics.md §6). The weight always equals bf16_nearest(x), so it agrees with every other
 // writer of BF16 weights, *provided that whoever writes a weight also writes its remainder*, 0 if
-// unknown. join(split(x)) is x, but for a tie whose upper half is even (2^-17 of all values): 65 537
-// values round to each even weight, so one of them has to lose an ulp.
+// unknown. join(split(x)) is x, but for a tie whose upper half is even (2^-17 of all values): 65
+// 537 values round to each even weight, so one of them has to lose an ulp.
 #pragma once
 
 #include <bit>

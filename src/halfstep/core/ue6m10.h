@@ -78,8 +78,8 @@ constexpr uint16_t ue6m10_stochastic(float x, uint32_t r) {
   if (has_no_code(bits)) return kUe6m10NaN;
   if (bits == 0x80000000) return 0;
   if (bits >= kNaNCodeBits) return kUe6m10Max;
-  const uint32_t y = bits >= kFullPrecisionBits ? (bits << 3) - (74u << 26)
-                                                : scaled_below_full_precision(bits);
+  const uint32_t y =
+      bits >= kFullPrecisionBits ? (bits << 3) - (74u << 26) : scaled_below_full_precision(bits);
   const uint32_t code = (y + r) >> 16;
   return static_cast<uint16_t>(code < kUe6m10Max ? code : kUe6m10Max);
 }

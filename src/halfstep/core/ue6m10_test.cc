@@ -66,8 +66,8 @@ TEST(Ue6m10, NearestBelowFullPrecision) {
   }
 }
 
-// SR goes up exactly where r reaches 65536 minus the discarded fraction, in units of 2^-16 of a step
-// (truncated to them below full precision).
+// SR goes up exactly where r reaches 65536 minus the discarded fraction, in units of 2^-16 of a
+// step (truncated to them below full precision).
 TEST(Ue6m10, StochasticGoesUpFromItsThresholdOn) {
   for (uint32_t code = 0; code + 1 < kNumbers; code += 7) {
     const uint16_t below = static_cast<uint16_t>(code);

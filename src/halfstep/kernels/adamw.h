@@ -1,7 +1,7 @@
 // The AdamW step over slices of parameters, in one pass over memory (docs/numerics.md §2–§6).
-// Every implementation behind it (see implementation.h) writes the same bits, and so does any number
-// of threads and any cut of a parameter into slices. No allocation. Callers: optim, the Python
-// package, benches. One call at a time per thread pool.
+// Every implementation behind it (see implementation.h) writes the same bits, and so does any
+// number of threads and any cut of a parameter into slices. No allocation. Callers: optim, the
+// Python package, benches. One call at a time per thread pool.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace halfstep::kernels {
 
 // How the tensors of a slice are stored: what picks a kernel.
 struct AdamwFormat {
-  Dtype weight = Dtype::kBF16;             // kBF16, or kF32 (then master is kNone)
-  MasterMode master = MasterMode::kFp32;   // kNone with a BF16 weight: the weight itself, by SR
-  Dtype grad = Dtype::kF32;                // kF32 or kBF16
-  Dtype exp_avg = Dtype::kF32;             // kF32 or kBF16
-  Dtype exp_avg_sq = Dtype::kF32;          // kF32, kBF16 or kUE6M10
+  Dtype weight = Dtype::kBF16;            // kBF16, or kF32 (then master is kNone)
+  MasterMode master = MasterMode::kFp32;  // kNone with a BF16 weight: the weight itself, by SR
+  Dtype grad = Dtype::kF32;               // kF32 or kBF16
+  Dtype exp_avg = Dtype::kF32;            // kF32 or kBF16
+  Dtype exp_avg_sq = Dtype::kF32;         // kF32, kBF16 or kUE6M10
   Rounding exp_avg_rounding = Rounding::kNearest;     // without effect on kF32
   Rounding exp_avg_sq_rounding = Rounding::kNearest;  // without effect on kF32
   bool amsgrad = false;  // max_exp_avg_sq in exp_avg_sq's dtype, always rounded to nearest
@@ -62,8 +62,8 @@ double clip_coefficient(double norm, double max_norm);
 // (global_row0 + row) · global_cols + global_col0 + col. A 1-D slice is rows = 1.
 struct AdamwSlice {
   void* weight = nullptr;
-  void* master = nullptr;          // float for kFp32, int16_t remainder for kSplit, else unused
-  const void* grad = nullptr;      // the stored sum; scaled by AdamwScalars::s
+  void* master = nullptr;      // float for kFp32, int16_t remainder for kSplit, else unused
+  const void* grad = nullptr;  // the stored sum; scaled by AdamwScalars::s
   void* exp_avg = nullptr;
   void* exp_avg_sq = nullptr;
   void* max_exp_avg_sq = nullptr;  // only with amsgrad
@@ -91,7 +91,7 @@ struct RoundingHealth {
     int64_t count = 0;
   };
   Flow weight_up, weight_down, exp_avg_sq_up, exp_avg_sq_down;
-  int64_t sampled = 0;        // elements looked at
+  int64_t sampled = 0;             // elements looked at
   int64_t nonzero = 0, small = 0;  // exp_avg_sq: non-zero ones, and those under full precision
 
   RoundingHealth& operator+=(const RoundingHealth& other);

@@ -38,9 +38,10 @@ AdamwScalars adamw_scalars(const AdamwHyperparameters& h, int64_t t, double grad
   for (float scalar : {scalars.c1, scalars.b2, scalars.c2, scalars.q, scalars.a, scalars.r,
                        scalars.eps, scalars.s}) {
     if (!std::isfinite(scalar)) {
-      throw UsageError(fmt::format("adamw: lr {}, betas {} {}, eps {}, weight decay {}, gradient "
-                                   "scale {} at step {} give a scalar that is not a finite FP32",
-                                   h.lr, h.beta1, h.beta2, h.eps, h.weight_decay, grad_scale, t));
+      throw UsageError(
+          fmt::format("adamw: lr {}, betas {} {}, eps {}, weight decay {}, gradient "
+                      "scale {} at step {} give a scalar that is not a finite FP32",
+                      h.lr, h.beta1, h.beta2, h.eps, h.weight_decay, grad_scale, t));
     }
   }
   return scalars;

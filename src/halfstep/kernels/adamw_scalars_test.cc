@@ -10,8 +10,8 @@ namespace halfstep::kernels {
 namespace {
 
 TEST(AdamwScalars, FirstStepByHand) {
-  const AdamwHyperparameters h{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                               .weight_decay = 0.1};
+  const AdamwHyperparameters h{
+      .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
   const AdamwScalars k = adamw_scalars(h, 1, 0.25);
   EXPECT_EQ(k.c1, static_cast<float>(1 - 0.9));
   EXPECT_EQ(k.b2, 0.999f);
@@ -28,7 +28,8 @@ TEST(AdamwScalars, PowersMultiplyTheLowestBitFirst) {
   const double b = 0.9;
   const double b2 = b * b, b4 = b2 * b2;
   EXPECT_EQ(adamw_scalars({.lr = 1, .beta1 = b}, 2, 1).a, static_cast<float>(1 / (1 - b2)));
-  EXPECT_EQ(adamw_scalars({.lr = 1, .beta1 = b}, 7, 1).a, static_cast<float>(1 / (1 - b * b2 * b4)));
+  EXPECT_EQ(adamw_scalars({.lr = 1, .beta1 = b}, 7, 1).a,
+            static_cast<float>(1 / (1 - b * b2 * b4)));
 }
 
 TEST(AdamwScalars, LargeStepsNeedNoBiasCorrection) {

@@ -84,7 +84,8 @@ Element expected_step(const AdamwFormat& f, const AdamwScalars& k, Element e, in
 // One array in its own dtype, filled from and read back to codes.
 class Tensor {
  public:
-  Tensor(Dtype dtype, size_t n) : dtype_(dtype), bytes_(n * static_cast<size_t>(dtype_bytes(dtype))) {}
+  Tensor(Dtype dtype, size_t n)
+      : dtype_(dtype), bytes_(n * static_cast<size_t>(dtype_bytes(dtype))) {}
   void set(size_t i, uint32_t code) { std::memcpy(at(i), &code, size()); }
   uint32_t get(size_t i) {
     uint32_t code = 0;
@@ -104,8 +105,11 @@ struct Parameter {
   Tensor weight, master, grad, exp_avg, exp_avg_sq, max_exp_avg_sq;
 
   Parameter(const AdamwFormat& f, size_t n)
-      : weight(f.weight, n), master(f.master == MasterMode::kSplit ? Dtype::kI16 : Dtype::kF32, n),
-        grad(f.grad, n), exp_avg(f.exp_avg, n), exp_avg_sq(f.exp_avg_sq, n),
+      : weight(f.weight, n),
+        master(f.master == MasterMode::kSplit ? Dtype::kI16 : Dtype::kF32, n),
+        grad(f.grad, n),
+        exp_avg(f.exp_avg, n),
+        exp_avg_sq(f.exp_avg_sq, n),
         max_exp_avg_sq(f.exp_avg_sq, n) {}
   void set(size_t i, const Element& e) {
     weight.set(i, e.weight);
@@ -116,14 +120,22 @@ struct Parameter {
     max_exp_avg_sq.set(i, e.max_exp_avg_sq);
   }
   Element get(size_t i) {
-    return {weight.get(i), master.get(i), grad.get(i),
+    return {weight.get(i),  master.get(i),     grad.get(i),
             exp_avg.get(i), exp_avg_sq.get(i), max_exp_avg_sq.get(i)};
   }
   AdamwSlice slice(int64_t n, const AdamwScalars& scalars) {
-    return {.weight = weight.data(), .master = master.data(), .grad = grad.data(),
-            .exp_avg = exp_avg.data(), .exp_avg_sq = exp_avg_sq.data(),
-            .max_exp_avg_sq = max_exp_avg_sq.data(), .rows = 1, .cols = n, .global_cols = n,
-            .name_hash = fnv1a("w"), .t = 7, .scalars = &scalars};
+    return {.weight = weight.data(),
+            .master = master.data(),
+            .grad = grad.data(),
+            .exp_avg = exp_avg.data(),
+            .exp_avg_sq = exp_avg_sq.data(),
+            .max_exp_avg_sq = max_exp_avg_sq.data(),
+            .rows = 1,
+            .cols = n,
+            .global_cols = n,
+            .name_hash = fnv1a("w"),
+            .t = 7,
+            .scalars = &scalars};
   }
 };
 
@@ -191,8 +203,12 @@ TEST(AdamwStep, AmsgradTakesNaN) {
   const AdamwFormat f{.exp_avg_sq = Dtype::kBF16, .amsgrad = true};
   const AdamwScalars scalars = adamw_scalars({}, 1, 1);
   Parameter p(f, 1);
-  p.set(0, {.weight = 0x3F80, .master = 0x3F800000, .grad = 0x7FC00000, .exp_avg = 0,
-            .exp_avg_sq = 0, .max_exp_avg_sq = 0x4000});
+  p.set(0, {.weight = 0x3F80,
+            .master = 0x3F800000,
+            .grad = 0x7FC00000,
+            .exp_avg = 0,
+            .exp_avg_sq = 0,
+            .max_exp_avg_sq = 0x4000});
   const AdamwSlice slice = p.slice(1, scalars);
   adamw_step(f, {&slice, 1}, kSeed);
   EXPECT_TRUE(std::isnan(bf16_decode(static_cast<uint16_t>(p.get(0).max_exp_avg_sq))));
@@ -212,8 +228,12 @@ TEST(AdamwStep, CountsSaturatedValuesExactly) {
       const float g = std::sqrt(2 * halves_of_squares[i]);
       const float v = 0.5f * (g * g);
       expected += std::isfinite(v) && v > 2046.5f;
-      p.set(i, {.weight = 0, .master = 0, .grad = std::bit_cast<uint32_t>(g), .exp_avg = 0,
-                .exp_avg_sq = 0, .max_exp_avg_sq = 0});
+      p.set(i, {.weight = 0,
+                .master = 0,
+                .grad = std::bit_cast<uint32_t>(g),
+                .exp_avg = 0,
+                .exp_avg_sq = 0,
+                .max_exp_avg_sq = 0});
     }
     const AdamwSlice slice = p.slice(5, scalars);
     EXPECT_EQ(adamw_step(f, {&slice, 1}, kSeed), expected);
@@ -229,7 +249,11 @@ TEST(AdamwStep, SubnormalStatesAreFlushed) {
   const AdamwFormat f{.exp_avg = Dtype::kBF16, .exp_avg_sq = Dtype::kBF16};
   const AdamwScalars scalars = adamw_scalars({}, 100, 1);
   Parameter p(f, 1);
-  p.set(0, {.weight = 0x3F80, .master = 0x3F800000, .grad = 0, .exp_avg = 5, .exp_avg_sq = 5,
+  p.set(0, {.weight = 0x3F80,
+            .master = 0x3F800000,
+            .grad = 0,
+            .exp_avg = 5,
+            .exp_avg_sq = 5,
             .max_exp_avg_sq = 0});
   const AdamwSlice slice = p.slice(1, scalars);
   adamw_step(f, {&slice, 1}, kSeed);

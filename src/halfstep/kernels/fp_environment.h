@@ -1,6 +1,6 @@
-// The floating-point environment that all kernels compute in (docs/numerics.md §1): subnormal inputs
-// and results of arithmetic are flushed to zero, results are rounded to nearest, nothing traps.
-// Every worker thread of a driver sets it around its share of the work.
+// The floating-point environment that all kernels compute in (docs/numerics.md §1): subnormal
+// inputs and results of arithmetic are flushed to zero, results are rounded to nearest, nothing
+// traps. Every worker thread of a driver sets it around its share of the work.
 #pragma once
 
 #include <cstdint>

@@ -17,20 +17,25 @@ TEST(FpEnvironment, IsRestoredWithItsFlags) {
   _mm_setcsr(callers);
   {
     const KernelFpEnvironment environment;
-    EXPECT_EQ(_mm_getcsr() & 0x8040, 0x8040u);             // flush to zero, denormals are zero
-    EXPECT_EQ(_mm_getcsr() & _MM_ROUND_MASK, 0u);          // nearest
-    EXPECT_EQ(_mm_getcsr() & _MM_MASK_MASK, 0x1F80u);      // no traps
+    EXPECT_EQ(_mm_getcsr() & 0x8040, 0x8040u);         // flush to zero, denormals are zero
+    EXPECT_EQ(_mm_getcsr() & _MM_ROUND_MASK, 0u);      // nearest
+    EXPECT_EQ(_mm_getcsr() & _MM_MASK_MASK, 0x1F80u);  // no traps
   }
   EXPECT_EQ(_mm_getcsr(), callers);
   _mm_setcsr(original);
 }
 
-// On every thread of the pool, and whatever rounding the caller has set.
+// On every thread of the pool, inputs and results, and whatever rounding the caller has set.
 TEST(FpEnvironment, KernelsFlushSubnormalsOnAllThreads) {
   ThreadPool pool(3);
-  const int64_t n = 1 << 20;
-  std::vector<float> sum(n, 0x1p-140f);
-  const std::vector<float> x(n, 0x1p-127f);
+  const size_t n = 1 << 20;
+  // Even elements: two subnormals whose sum would be one. Odd: normal numbers with a subnormal
+  // difference.
+  std::vector<float> sum(n, 0x1p-140f), x(n, 0x1p-127f);
+  for (size_t i = 1; i < n; i += 2) {
+    sum[i] = 0x1.8p-126f;
+    x[i] = -0x1p-126f;
+  }
   ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
   accumulate(sum.data(), Dtype::kF32, x.data(), Dtype::kF32, n, Rounding::kNearest, {}, pool);
   std::vector<float> one(1, 1.0f);

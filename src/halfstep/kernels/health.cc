@@ -133,14 +133,13 @@ RoundingHealth rounding_health(const AdamwFormat& format, std::span<const AdamwS
   const int64_t chunks = SliceChunks::count(slices);
   for (int64_t wave = 0; wave < chunks; wave += kChunksPerWave) {
     const int64_t wave_end = std::min(wave + kChunksPerWave, chunks);
-    for_each_slice_chunk(pool, slices, wave, wave_end,
-                         [&](int64_t chunk, const SliceChunks::Piece& piece) {
-                           RoundingHealth& result = results[static_cast<size_t>(chunk - wave)];
-                           result = {};
-                           for_each_run(format, piece, seed, [&](const AdamwRun& run) {
-                             sample_run(result, format, run);
-                           });
-                         });
+    for_each_slice_chunk(
+        pool, slices, wave, wave_end, [&](int64_t chunk, const SliceChunks::Piece& piece) {
+          RoundingHealth& result = results[static_cast<size_t>(chunk - wave)];
+          result = {};
+          for_each_run(format, piece, seed,
+                       [&](const AdamwRun& run) { sample_run(result, format, run); });
+        });
     for (int64_t i = 0; i < wave_end - wave; ++i) total += results[static_cast<size_t>(i)];
   }
   return total;

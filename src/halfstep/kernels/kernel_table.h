@@ -23,7 +23,7 @@ namespace halfstep::kernels {
 // A contiguous piece of a slice: `n` elements whose noise addresses are first, first + 1, ….
 struct AdamwRun {
   void* weight;
-  void* master;          // null for MasterMode::kNone
+  void* master;  // null for MasterMode::kNone
   const void* grad;
   void* exp_avg;
   void* exp_avg_sq;
@@ -59,8 +59,8 @@ struct KernelTable {
   // s[j] = l[j] + l[j+4], u[j] = s[j] + s[j+2], u[0] + u[1]. Squares are exact in FP64.
   double (*sum_squares_run)(const void* x, Dtype dtype, int64_t n);
 
-  // The elements [begin, begin + n) of whole arrays. All contributions of an element are read before
-  // it is written: dst may be one of them.
+  // The elements [begin, begin + n) of whole arrays. All contributions of an element are read
+  // before it is written: dst may be one of them.
   void (*sum_ranks)(float* dst, std::span<const void* const> contributions, Dtype dtype,
                     int64_t begin, int64_t n);
 

@@ -13,7 +13,8 @@ namespace halfstep::kernels::reference {
 
 void decode(float* out, const void* src, Dtype dtype, int64_t begin, int64_t n) {
   if (dtype == Dtype::kF32) {
-    std::memcpy(out, static_cast<const float*>(src) + begin, static_cast<size_t>(n) * sizeof(float));
+    std::memcpy(out, static_cast<const float*>(src) + begin,
+                static_cast<size_t>(n) * sizeof(float));
     return;
   }
   const uint16_t* codes = static_cast<const uint16_t*>(src) + begin;

@@ -11,7 +11,8 @@ namespace halfstep::kernels {
 
 struct RoundingChoice {
   Rounding rounding = Rounding::kNearest;
-  std::string reason;  // for the start-up report: "1 - beta = 0.001 < 0.04: nearest would be biased"
+  std::string
+      reason;  // for the start-up report: "1 - beta = 0.001 < 0.04: nearest would be biased"
 };
 
 // The rounding of a state with decay `beta` in `dtype`. `asked` empty is auto. Throws UsageError if
@@ -25,8 +26,8 @@ RoundingChoice choose_state_rounding(Dtype dtype, double beta, std::optional<Rou
 RoundingChoice choose_accumulation_rounding(Dtype dtype, int64_t contributions,
                                             std::optional<Rounding> asked);
 
-// Expected rms error, relative to the rms of the sum, of independent gradients of mean 0 added up in
-// `dtype` (fp32: 0, at this precision).
+// Expected rms error, relative to the rms of the sum, of independent gradients of mean 0 added up
+// in `dtype` (fp32: 0, at this precision).
 double expected_accumulation_error(Dtype dtype, int64_t contributions, Rounding rounding);
 
 }  // namespace halfstep::kernels

@@ -46,8 +46,9 @@ TEST(RoundingPolicy, NearestByNameIsRefusedWhereItStalls) {
 }
 
 TEST(RoundingPolicy, StochasticByNameIsTaken) {
-  EXPECT_EQ(choose_state_rounding(Dtype::kBF16, 0.5, Rounding::kStochastic, false, "exp_avg").rounding,
-            Rounding::kStochastic);
+  EXPECT_EQ(
+      choose_state_rounding(Dtype::kBF16, 0.5, Rounding::kStochastic, false, "exp_avg").rounding,
+      Rounding::kStochastic);
 }
 
 TEST(RoundingPolicy, AccumulationTurnsStochasticAbove32Contributions) {
@@ -60,7 +61,8 @@ TEST(RoundingPolicy, AccumulationTurnsStochasticAbove32Contributions) {
   EXPECT_EQ(choose(Dtype::kF32, 1000), Rounding::kNearest);
   EXPECT_EQ(choose_accumulation_rounding(Dtype::kBF16, 64, Rounding::kNearest).rounding,
             Rounding::kNearest);
-  EXPECT_THAT(choose_accumulation_rounding(Dtype::kBF16, 8, std::nullopt).reason, HasSubstr("0.33 %"));
+  EXPECT_THAT(choose_accumulation_rounding(Dtype::kBF16, 8, std::nullopt).reason,
+              HasSubstr("0.33 %"));
 }
 
 }  // namespace

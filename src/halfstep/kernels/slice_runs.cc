@@ -35,7 +35,8 @@ void check_slice(const AdamwFormat& format, const AdamwSlice& s, size_t index) {
   const auto require = [&](bool condition, const char* expected) {
     if (!condition) {
       throw UsageError(fmt::format(
-          "adamw: slice {} of {} x {} elements at row {}, column {} of a parameter with {} columns, "
+          "adamw: slice {} of {} x {} elements at row {}, column {} of a parameter with {} "
+          "columns, "
           "step {}: expected {}",
           index, s.rows, s.cols, s.global_row0, s.global_col0, s.global_cols, s.t, expected));
     }
@@ -66,7 +67,8 @@ void check_noise_range(int64_t first, int64_t n) {
   if (n < 0 || first < 0 || n > kMaxElements || first > kMaxElements - n) {
     throw UsageError(fmt::format(
         "kernels: {} elements from element {} of a parameter: expected a range in [0, 2^51) "
-        "(noise blocks below 2^48)", n, first));
+        "(noise blocks below 2^48)",
+        n, first));
   }
 }
 

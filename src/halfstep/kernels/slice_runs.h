@@ -28,8 +28,8 @@ inline const void* advance(const void* base, Dtype dtype, int64_t elements) {
   return advance(const_cast<void*>(base), dtype, elements);
 }
 
-// The run of `n` elements of a slice that starts at its element `begin`, all in one row of the whole
-// parameter or in whole rows of it.
+// The run of `n` elements of a slice that starts at its element `begin`, all in one row of the
+// whole parameter or in whole rows of it.
 inline AdamwRun make_run(const AdamwFormat& format, const AdamwSlice& slice, uint64_t seed,
                          int64_t begin, int64_t n) {
   const int64_t row = begin / slice.cols, col = begin % slice.cols;
@@ -51,7 +51,8 @@ inline AdamwRun make_run(const AdamwFormat& format, const AdamwSlice& slice, uin
   };
 }
 
-// body(run) for each run of a piece: one for whole rows of a parameter, one per row for a column cut.
+// body(run) for each run of a piece: one for whole rows of a parameter, one per row for a column
+// cut.
 template <typename Body>
 void for_each_run(const AdamwFormat& format, const SliceChunks::Piece& piece, uint64_t seed,
                   Body&& body) {

@@ -24,7 +24,8 @@ void check_noise(const NoiseRun& noise, int64_t n) {
   if (noise.stream.micro_step > 0xFFFF) {
     throw UsageError(fmt::format(
         "kernels: micro-batch {} of a global batch, expected at most 65535 (its noise is addressed "
-        "by 16 bits)", noise.stream.micro_step));
+        "by 16 bits)",
+        noise.stream.micro_step));
   }
 }
 
@@ -160,8 +161,10 @@ void init_normal(void* dst, Dtype dtype, int64_t n, double std, const NoiseRun& 
   }
   // Every element takes a whole block, so elements themselves stay below 2^48.
   if (n < 0 || noise.first < 0 || noise.first > kMaxElements / 8 - n) {
-    throw UsageError(fmt::format("kernels: initial weights of {} elements from {}, expected a range "
-                                 "in [0, 2^48)", n, noise.first));
+    throw UsageError(
+        fmt::format("kernels: initial weights of {} elements from {}, expected a range "
+                    "in [0, 2^48)",
+                    n, noise.first));
   }
   const KernelTable& table = current_table();
   for_each_chunk(pool, n, [&](int64_t begin, int64_t count) {

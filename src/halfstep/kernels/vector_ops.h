@@ -29,8 +29,8 @@ void convert(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64
 void accumulate(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64_t n,
                 Rounding rounding, const NoiseRun& noise, ThreadPool& pool = ThreadPool::global());
 
-// Σ x², in FP64 and in the order of docs/numerics.md §7: runs of 4096 into 8 lanes, lanes by a fixed
-// tree, runs by a pairwise tree. Non-finite if any element is. x is kF32 or kBF16.
+// Σ x², in FP64 and in the order of docs/numerics.md §7: runs of 4096 into 8 lanes, lanes by a
+// fixed tree, runs by a pairwise tree. Non-finite if any element is. x is kF32 or kBF16.
 double sum_squares(const void* x, Dtype dtype, int64_t n, ThreadPool& pool = ThreadPool::global());
 
 // dst[i] = x_0[i] + x_1[i] + …, added in FP32 in rank order from rank 0's value. dst may be the
