@@ -1,4 +1,5 @@
-// `halfstep bench`: the optimizer step against the machine's in-place stream and torch's optimizers.
+// `halfstep bench`: the optimizer step against the machine's in-place stream and torch's
+// optimizers.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -35,7 +36,8 @@ ordered_json rows_json(const std::vector<Row>& rows) {
 void print_json(const bench::BenchOptions& options, const BenchReport& report) {
   ordered_json bars = ordered_json::array();
   for (const auto& bar : bench::bars_of(report.rows, report.stream_gbps)) {
-    bars.push_back({{"what", bar.what}, {"measured", rounded(bar.measured)}, {"required", bar.required}});
+    bars.push_back(
+        {{"what", bar.what}, {"measured", rounded(bar.measured)}, {"required", bar.required}});
   }
   const ordered_json document{{"stream_gbps", rounded(report.stream_gbps)},
                               {"elements", options.elements},
@@ -45,19 +47,21 @@ void print_json(const bench::BenchOptions& options, const BenchReport& report) {
                               {"extra_bytes", report.extra_bytes},
                               {"streams", rows_json(report.streams)},
                               {"rows", rows_json(report.rows)},
-                              {"list", {{"tensors", report.list_tensors},
-                                        {"elements", report.list_elements},
-                                        {"rows", rows_json(report.list_rows)}}},
+                              {"list",
+                               {{"tensors", report.list_tensors},
+                                {"elements", report.list_elements},
+                                {"rows", rows_json(report.list_rows)}}},
                               {"bars", bars}};
   fmt::print("{}\n", document.dump(2));
 }
 
 void print_table(const char* title, const std::vector<Row>& rows, double stream_gbps) {
-  fmt::print("\n{}\n{:<46} {:>9} {:>9} {:>7} {:>7} {:>7}\n", title, "", "min ms", "median", "B/elem",
-             "GB/s", "roof");
+  fmt::print("\n{}\n{:<46} {:>9} {:>9} {:>7} {:>7} {:>7}\n", title, "", "min ms", "median",
+             "B/elem", "GB/s", "roof");
   for (const Row& row : rows) {
-    fmt::print("{:<46} {:>9.2f} {:>9.2f} {:>7.0f} {:>7.1f} {:>6.0f}%\n", row.name, row.timing.min_ms,
-               row.timing.median_ms, row.bytes_per_element, row.gbps, 100 * row.gbps / stream_gbps);
+    fmt::print("{:<46} {:>9.2f} {:>9.2f} {:>7.0f} {:>7.1f} {:>6.0f}%\n", row.name,
+               row.timing.min_ms, row.timing.median_ms, row.bytes_per_element, row.gbps,
+               100 * row.gbps / stream_gbps);
   }
 }
 
@@ -68,8 +72,9 @@ void print_text(const bench::BenchOptions& options, const BenchReport& report) {
   print_table("x <- a*x in place, over 1, 2 and 4 arrays", report.streams, report.stream_gbps);
   print_table(fmt::format("one tensor of {} elements", options.elements).c_str(), report.rows,
               report.stream_gbps);
-  print_table(fmt::format("{} tensors, {} elements", report.list_tensors, report.list_elements).c_str(),
-              report.list_rows, report.stream_gbps);
+  print_table(
+      fmt::format("{} tensors, {} elements", report.list_tensors, report.list_elements).c_str(),
+      report.list_rows, report.stream_gbps);
   fmt::print("\n");
   for (const auto& bar : bench::bars_of(report.rows, report.stream_gbps)) {
     fmt::print("{:<46} {:.2f} (bar {:.2f}{})\n", bar.what, bar.measured, bar.required,

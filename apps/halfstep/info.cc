@@ -41,7 +41,8 @@ void print_info(bool json) {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  auto* command = app.add_subcommand("info", "version, torch, devices, kernels available and chosen");
+  auto* command =
+      app.add_subcommand("info", "version, torch, devices, kernels available and chosen");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "one JSON document on stdout");
   command->callback([json] { print_info(*json); });

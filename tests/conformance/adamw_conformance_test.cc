@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "guarded_array.h"
 #include "halfstep/kernels/adamw.h"
 #include "halfstep/kernels/cpu/adamw_templates.h"
 #include "halfstep/kernels/implementation.h"
-#include "guarded_array.h"
 #include "implementations_under_test.h"
 #include "test_data.h"
 
@@ -32,8 +32,10 @@ std::vector<AdamwFormat> all_formats() {
   constexpr auto kNearest = Rounding::kNearest, kStochastic = Rounding::kStochastic;
   constexpr Stored kExpAvg[] = {
       {Dtype::kF32, kNearest}, {Dtype::kBF16, kNearest}, {Dtype::kBF16, kStochastic}};
-  constexpr Stored kExpAvgSq[] = {{Dtype::kF32, kNearest}, {Dtype::kBF16, kNearest},
-                                  {Dtype::kBF16, kStochastic}, {Dtype::kUE6M10, kNearest},
+  constexpr Stored kExpAvgSq[] = {{Dtype::kF32, kNearest},
+                                  {Dtype::kBF16, kNearest},
+                                  {Dtype::kBF16, kStochastic},
+                                  {Dtype::kUE6M10, kNearest},
                                   {Dtype::kUE6M10, kStochastic}};
   constexpr std::pair<Dtype, MasterMode> kWeights[] = {{Dtype::kBF16, MasterMode::kFp32},
                                                        {Dtype::kBF16, MasterMode::kSplit},
@@ -45,7 +47,8 @@ std::vector<AdamwFormat> all_formats() {
       for (const Stored& m : kExpAvg) {
         for (const Stored& v : kExpAvgSq) {
           for (bool amsgrad : {false, true}) {
-            formats.push_back({weight, master, grad, m.dtype, v.dtype, m.rounding, v.rounding, amsgrad});
+            formats.push_back(
+                {weight, master, grad, m.dtype, v.dtype, m.rounding, v.rounding, amsgrad});
           }
         }
       }
@@ -72,7 +75,8 @@ struct SliceArrays {
   SliceArrays(const AdamwFormat& f, int64_t n, int64_t misalignment)
       : weight(f.weight, n, misalignment),
         master(f.master == MasterMode::kSplit ? Dtype::kI16 : Dtype::kF32, n, misalignment * 3 % 7),
-        grad(f.grad, n, misalignment * 5 % 11), exp_avg(f.exp_avg, n, misalignment * 7 % 13),
+        grad(f.grad, n, misalignment * 5 % 11),
+        exp_avg(f.exp_avg, n, misalignment * 7 % 13),
         exp_avg_sq(f.exp_avg_sq, n, misalignment * 9 % 8),
         max_exp_avg_sq(f.exp_avg_sq, n, misalignment * 11 % 5) {}
 
@@ -102,8 +106,11 @@ struct SliceArrays {
     slice.max_exp_avg_sq = f.amsgrad ? max_exp_avg_sq.data() : nullptr;
   }
   AdamwSlice slice(const AdamwFormat& f, const AdamwScalars& scalars) {
-    AdamwSlice slice{.cols = weight.size(), .global_cols = weight.size(), .name_hash = kNameHash,
-                     .t = kStep, .scalars = &scalars};
+    AdamwSlice slice{.cols = weight.size(),
+                     .global_cols = weight.size(),
+                     .name_hash = kNameHash,
+                     .t = kStep,
+                     .scalars = &scalars};
     point(slice, f);
     return slice;
   }
@@ -122,8 +129,11 @@ struct SliceArrays {
 
 // Two sets: a usual step, and one with a negative gradient scale and a large decay.
 AdamwScalars scalars_of(uint64_t seed) {
-  const kernels::AdamwHyperparameters hyper{.lr = 3e-4, .beta1 = 0.9, .beta2 = 0.95,
-                                            .eps = 1e-8, .weight_decay = 0.1,
+  const kernels::AdamwHyperparameters hyper{.lr = 3e-4,
+                                            .beta1 = 0.9,
+                                            .beta2 = 0.95,
+                                            .eps = 1e-8,
+                                            .weight_decay = 0.1,
                                             .maximize = seed % 2 == 1};
   return kernels::adamw_scalars(hyper, 7 + static_cast<int64_t>(seed), seed % 2 ? 1.0 / 3 : 1.0);
 }
@@ -138,8 +148,8 @@ struct Range {
 std::vector<Range> ranges() {
   std::vector<Range> list;
   int64_t first = 0;
-  for (int64_t n : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 511, 512, 513,
-                    4095, 4096, 4097}) {
+  for (int64_t n : {0,  1,  3,  4,  5,  7,   8,   9,   15,  16,   17,   31,
+                    32, 33, 63, 64, 65, 127, 511, 512, 513, 4095, 4096, 4097}) {
     list.push_back({first, n});
     list.push_back({first + 3, n});
     first += 1024 + n;
@@ -233,8 +243,8 @@ TEST_P(AdamwConformance, HasTheReferencesBits) {
   }
 }
 
-// A parameter of rows × cols, cut into rectangles at random: the rectangles are slices with memory of
-// their own, and hold what the reference makes of the whole parameter in one slice.
+// A parameter of rows × cols, cut into rectangles at random: the rectangles are slices with memory
+// of their own, and hold what the reference makes of the whole parameter in one slice.
 TEST_P(AdamwConformance, AnyCutGivesTheSameBits) {
   const AdamwFormat& format = GetParam();
   constexpr int64_t kRows = 37, kCols = 203;
@@ -254,15 +264,16 @@ TEST_P(AdamwConformance, AnyCutGivesTheSameBits) {
   for (DataClass data : kDataClasses) {
     // Columns left whole cut flat ranges of rows; rows left whole cut columns alone.
     const auto row_cuts = cuts(kRows, below(4)), col_cuts = cuts(kCols, below(4));
-    SCOPED_TRACE(std::string(name_of(data)) + " data, " +
-                 std::to_string(row_cuts.size() - 1) + " x " + std::to_string(col_cuts.size() - 1));
+    SCOPED_TRACE(std::string(name_of(data)) + " data, " + std::to_string(row_cuts.size() - 1) +
+                 " x " + std::to_string(col_cuts.size() - 1));
     SliceArrays whole(format, kRows * kCols, 0);
     whole.fill(data, 3, [](int64_t i) { return i; });
     AdamwSlice whole_slice = whole.slice(format, scalars);
     whole_slice.rows = kRows;
     whole_slice.cols = whole_slice.global_cols = kCols;
-    with_implementation("reference",
-                        [&] { kernels::adamw_step(format, {&whole_slice, 1}, kSeed, pool); });
+    with_implementation("reference", [&] {
+      kernels::adamw_step(format, {&whole_slice, 1}, kSeed, pool);
+    });
 
     std::vector<SliceArrays> pieces, expected;
     std::vector<AdamwSlice> slices;
@@ -284,9 +295,9 @@ TEST_P(AdamwConformance, AnyCutGivesTheSameBits) {
         slice.global_cols = kCols;
         slices.push_back(slice);
         SliceArrays& cut = expected.emplace_back(format, rows * cols, 0);
-        for (auto array : {&SliceArrays::weight, &SliceArrays::master, &SliceArrays::grad,
-                           &SliceArrays::exp_avg, &SliceArrays::exp_avg_sq,
-                           &SliceArrays::max_exp_avg_sq}) {
+        for (auto array :
+             {&SliceArrays::weight, &SliceArrays::master, &SliceArrays::grad, &SliceArrays::exp_avg,
+              &SliceArrays::exp_avg_sq, &SliceArrays::max_exp_avg_sq}) {
           for (int64_t i = 0; i < rows * cols; ++i) {
             (cut.*array).set(i, (whole.*array).get(element(i)));
           }
@@ -297,9 +308,45 @@ TEST_P(AdamwConformance, AnyCutGivesTheSameBits) {
       SCOPED_TRACE(implementation);
       std::vector<SliceArrays> actual = pieces;
       for (size_t k = 0; k < slices.size(); ++k) actual[k].point(slices[k], format);
-      with_implementation(implementation, [&] { kernels::adamw_step(format, slices, kSeed, pool); });
+      with_implementation(implementation,
+                          [&] { kernels::adamw_step(format, slices, kSeed, pool); });
       for (size_t k = 0; k < actual.size(); ++k) {
         ASSERT_TRUE(same_arrays(actual[k], expected[k])) << "piece " << k;
+      }
+    }
+  }
+}
+
+// All implementations run in the same floating-point environment, so a comparison cannot see
+// whether it flushes subnormals: a subnormal exp_avg counts as 0, and an exp_avg_sq that decays to
+// a subnormal becomes 0.
+TEST(AdamwEnvironment, SubnormalsAreFlushed) {
+  const AdamwFormat fp32_state{.master = MasterMode::kSplit};
+  AdamwFormat tiled = fp32_state;
+  tiled.amsgrad = true;
+  ThreadPool pool(1);
+  std::vector<std::string> names = implementations_under_test();
+  names.push_back("reference");
+  for (const AdamwFormat& format : {fp32_state, tiled}) {
+    for (const std::string& implementation : names) {
+      SCOPED_TRACE(implementation + ", " + name_of(format));
+      SliceArrays arrays(format, 100, 0);
+      for (auto array : {&SliceArrays::weight, &SliceArrays::master, &SliceArrays::grad,
+                         &SliceArrays::max_exp_avg_sq}) {
+        for (int64_t i = 0; i < 100; ++i) (arrays.*array).set(i, 0);
+      }
+      for (int64_t i = 0; i < 100; ++i) {
+        arrays.exp_avg.set(i, 0x00400000);
+        arrays.exp_avg_sq.set(i, 0x00800001);  // just normal
+      }
+      const AdamwScalars scalars = scalars_of(0);
+      const AdamwSlice slice = arrays.slice(format, scalars);
+      with_implementation(implementation, [&] {
+        kernels::adamw_step(format, {&slice, 1}, kSeed, pool);
+      });
+      for (int64_t i = 0; i < 100; ++i) {
+        ASSERT_EQ(arrays.exp_avg.get(i), 0u) << "element " << i;
+        ASSERT_EQ(arrays.exp_avg_sq.get(i), 0u) << "element " << i;
       }
     }
   }

@@ -19,7 +19,9 @@ class GuardedArray {
   GuardedArray() = default;
   // `misalignment` in elements.
   GuardedArray(Dtype dtype, int64_t n, int64_t misalignment)
-      : dtype_(dtype), n_(n), before_((kGuard + misalignment) * dtype_bytes(dtype)),
+      : dtype_(dtype),
+        n_(n),
+        before_((kGuard + misalignment) * dtype_bytes(dtype)),
         bytes_(static_cast<size_t>(before_ + (n + kGuard) * dtype_bytes(dtype)), kGuardByte) {}
 
   void* data() { return bytes_.data() + before_; }
@@ -53,10 +55,14 @@ class GuardedArray {
 
   bool is_nan(uint32_t bits) const {
     switch (dtype_) {
-      case Dtype::kF32: return is_nan_bits(bits);
-      case Dtype::kBF16: return is_nan_bits(bits << 16);
-      case Dtype::kUE6M10: return bits == 0xFFFF;
-      case Dtype::kI16: return false;
+      case Dtype::kF32:
+        return is_nan_bits(bits);
+      case Dtype::kBF16:
+        return is_nan_bits(bits << 16);
+      case Dtype::kUE6M10:
+        return bits == 0xFFFF;
+      case Dtype::kI16:
+        return false;
     }
     return false;
   }
@@ -76,7 +82,9 @@ class GuardedArray {
   static constexpr unsigned char kGuardByte = 0xA5;
 
   size_t bytes_per_element() const { return static_cast<size_t>(dtype_bytes(dtype_)); }
-  const unsigned char* at(int64_t i) const { return bytes_.data() + before_ + i * dtype_bytes(dtype_); }
+  const unsigned char* at(int64_t i) const {
+    return bytes_.data() + before_ + i * dtype_bytes(dtype_);
+  }
 
   Dtype dtype_ = Dtype::kF32;
   int64_t n_ = 0, before_ = 0;

@@ -36,7 +36,9 @@ void with_implementation(const std::string& name, Body&& body) {
   body();
   if (name == "reference") {
     ASSERT_EQ(kernels::path_counters.adamw_template + kernels::path_counters.adamw_tile +
-                  kernels::path_counters.vector_op, 0) << "a SIMD path ran for the reference";
+                  kernels::path_counters.vector_op,
+              0)
+        << "a SIMD path ran for the reference";
   }
 }
 

@@ -17,7 +17,7 @@ constexpr uint32_t kSpecials[] = {
     0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001,  // ties and their neighbours
     0x5F800000, 0xDF800000, 0x20000000,              // squares overflow or vanish
     0x44FFC000, 0x44FFD000, 0x44FFDFFF, 0x44FFE000, 0x44FFF000, 0x45000000,  // 2046 … 2048
-    0x44FF0000, 0x44FEFFFF,                          // 2040 and below
+    0x44FF0000, 0x44FEFFFF,                                                  // 2040 and below
     0x25800000, 0x257FFFFF, 0x25000000, 0x20800000, 0x207FFFFF, 0x20000001,  // 2^-52, 2^-62
 };
 constexpr uint32_t kUe6m10Specials[] = {0, 1, 2, 1023, 1024, 1025, 0xFFFF, 0xFFFE, 0xFFFD, 0xFC00};
@@ -27,10 +27,14 @@ struct Exponents {
 };
 constexpr Exponents ordinary_exponents(Role role) {
   switch (role) {
-    case Role::kWeight: return {115, 12};
-    case Role::kGrad: return {95, 30};
-    case Role::kExpAvg: return {92, 32};
-    default: return {70, 50};  // exp_avg_sq: also under ue6m10's full precision
+    case Role::kWeight:
+      return {115, 12};
+    case Role::kGrad:
+      return {95, 30};
+    case Role::kExpAvg:
+      return {92, 32};
+    default:
+      return {70, 50};  // exp_avg_sq: also under ue6m10's full precision
   }
 }
 
@@ -62,7 +66,8 @@ uint32_t test_value(DataClass data, Role role, Dtype dtype, uint64_t seed, int64
   const uint64_t address = static_cast<uint64_t>(element) * 8 + static_cast<uint64_t>(role);
   const uint64_t random = mixed(mixed(seed) ^ address), choice = mixed(random);
   switch (data) {
-    case DataClass::kOrdinary: break;
+    case DataClass::kOrdinary:
+      break;
     case DataClass::kRare:
       if (choice % 10'000 == 0) return special(role, dtype, random);
       break;

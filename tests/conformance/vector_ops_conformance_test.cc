@@ -1,7 +1,5 @@
-// Every implementation's other passes (vector_ops.h) against the reference: all dtypes × roundings ×
-// data classes × sizes × alignments × noise addresses, 0 differing bits.
-#include "halfstep/kernels/vector_ops.h"
-
+// Every implementation's other passes (vector_ops.h) against the reference: all dtypes × roundings
+// × data classes × sizes × alignments × noise addresses, 0 differing bits.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -10,6 +8,7 @@
 
 #include "guarded_array.h"
 #include "halfstep/kernels/kernel_table.h"
+#include "halfstep/kernels/vector_ops.h"
 #include "implementations_under_test.h"
 #include "test_data.h"
 
@@ -20,14 +19,17 @@ constexpr auto kF32 = Dtype::kF32, kBF16 = Dtype::kBF16, kUE6M10 = Dtype::kUE6M1
 constexpr Rounding kRoundings[] = {Rounding::kNearest, Rounding::kStochastic};
 
 // Sizes around every vector and run; the largest has several chunks of work for the threads.
-constexpr int64_t kSizes[] = {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 511, 512,
-                              513, 4095, 4096, 4097, 100'003, 300'017};
+constexpr int64_t kSizes[] = {0,  1,  3,  4,  5,   7,   8,   9,    15,   16,   17,      31,     32,
+                              33, 63, 64, 65, 511, 512, 513, 4095, 4096, 4097, 100'003, 300'017};
 // Noise addresses: at and off a block, and before 2^35, where a counter word changes.
 constexpr int64_t kFirsts[] = {0, 3, (int64_t{1} << 35) - 40, (int64_t{3} << 35) - 13};
 
 kernels::NoiseRun noise_from(int64_t first, uint32_t micro_step) {
-  return {.stream = {.seed = 0x0123456789ABCDEFu, .name_hash = 0xFEDCBA9876543210u, .step = 77,
-                     .purpose = NoisePurpose::kGradient, .micro_step = micro_step},
+  return {.stream = {.seed = 0x0123456789ABCDEFu,
+                     .name_hash = 0xFEDCBA9876543210u,
+                     .step = 77,
+                     .purpose = NoisePurpose::kGradient,
+                     .micro_step = micro_step},
           .first = first};
 }
 
@@ -68,28 +70,29 @@ void expect_reference_bits(const Call& call) {
   }
 }
 
-GuardedArray filled(DataClass data, Role role, Dtype dtype, int64_t n, int64_t first, uint64_t seed) {
+GuardedArray filled(DataClass data, Role role, Dtype dtype, int64_t n, int64_t first,
+                    uint64_t seed) {
   GuardedArray array(dtype, n, static_cast<int64_t>((n + static_cast<int64_t>(seed)) % 7));
   array.fill(data, role, seed, first);
   return array;
 }
 
 TEST(VectorOpsConformance, Convert) {
-  constexpr std::pair<Dtype, Dtype> kPairs[] = {{kF32, kBF16},  {kBF16, kF32}, {kUE6M10, kF32},
-                                                {kF32, kUE6M10}};
+  constexpr std::pair<Dtype, Dtype> kPairs[] = {
+      {kF32, kBF16}, {kBF16, kF32}, {kUE6M10, kF32}, {kF32, kUE6M10}};
   for (const auto& [dst, src] : kPairs) {
     for (Rounding rounding : kRoundings) {
       SCOPED_TRACE(std::string(dtype_name(src)) + " to " + std::string(dtype_name(dst)) + ", " +
                    std::string(rounding_name(rounding)));
       const Role role = dst == kUE6M10 || src == kUE6M10 ? Role::kExpAvgSq : Role::kGrad;
-      expect_reference_bits([&, dst = dst, src = src](DataClass data, int64_t n, int64_t first,
-                                                      ThreadPool& pool) {
-        const GuardedArray from = filled(data, role, src, n, first, 1);
-        Result result{{GuardedArray(dst, n, n % 5)}};
-        kernels::convert(result.written[0].data(), dst, from.data(), src, n, rounding,
-                         noise_from(first, 0), pool);
-        return result;
-      });
+      expect_reference_bits(
+          [&, dst = dst, src = src](DataClass data, int64_t n, int64_t first, ThreadPool& pool) {
+            const GuardedArray from = filled(data, role, src, n, first, 1);
+            Result result{{GuardedArray(dst, n, n % 5)}};
+            kernels::convert(result.written[0].data(), dst, from.data(), src, n, rounding,
+                             noise_from(first, 0), pool);
+            return result;
+          });
     }
   }
 }
@@ -154,10 +157,10 @@ TEST(VectorOpsConformance, SplitAndJoin) {
   expect_reference_bits([&](DataClass data, int64_t n, int64_t first, ThreadPool& pool) {
     const GuardedArray master = filled(data, Role::kWeight, kF32, n, first, 1);
     Result result{{GuardedArray(kBF16, n, n % 5), GuardedArray(Dtype::kI16, n, n % 3)}};
-    result.returned = static_cast<uint64_t>(kernels::split_master(
-        static_cast<uint16_t*>(result.written[0].data()),
-        static_cast<int16_t*>(result.written[1].data()), static_cast<const float*>(master.data()), n,
-        pool));
+    result.returned = static_cast<uint64_t>(
+        kernels::split_master(static_cast<uint16_t*>(result.written[0].data()),
+                              static_cast<int16_t*>(result.written[1].data()),
+                              static_cast<const float*>(master.data()), n, pool));
     return result;
   });
   expect_reference_bits([&](DataClass data, int64_t n, int64_t first, ThreadPool& pool) {

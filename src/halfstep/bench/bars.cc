@@ -8,7 +8,8 @@ namespace halfstep::bench {
 namespace {
 
 const Row& row_named(const std::vector<Row>& rows, std::string_view name) {
-  const auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
   if (row == rows.end()) throw InternalError("bench: no row " + std::string(name));
   return *row;
 }

@@ -13,7 +13,8 @@ namespace {
 double run_ms(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
   body();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
 }
 
 // A line of /proc/self/status such as "VmHWM:   1234 kB", in bytes.

@@ -19,9 +19,9 @@ struct Timing {
   double min_ms = 0, median_ms = 0;
 };
 
-// Times every case `repeats` times, after one run each that does not count. Interleaved: each repeat
-// runs every case once, so that a machine that slows down for a while slows all of them, and ratios
-// stay meaningful.
+// Times every case `repeats` times, after one run each that does not count. Interleaved: each
+// repeat runs every case once, so that a machine that slows down for a while slows all of them, and
+// ratios stay meaningful.
 std::vector<Timing> time_interleaved(std::span<const Case> cases, int repeats);
 
 // The resident memory, in bytes, that `body` used at its peak beyond what was resident before.

@@ -22,7 +22,8 @@ TEST(TimeInterleaved, ReportsMinimumAndMedian) {
   int call = 0;
   const std::vector<Case> cases{{"sleep", [&] {
                                    const int ms[] = {0, 30, 1, 10};  // the first does not count
-                                   std::this_thread::sleep_for(std::chrono::milliseconds(ms[call++]));
+                                   std::this_thread::sleep_for(
+                                       std::chrono::milliseconds(ms[call++]));
                                  }}};
   const auto timings = time_interleaved(cases, 3);
   ASSERT_EQ(timings.size(), 1u);

@@ -1,5 +1,7 @@
 #include "halfstep/bench/optimizer_bench.h"
 
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <fmt/format.h>
 
@@ -19,8 +21,8 @@ using kernels::AdamwFormat;
 using kernels::AdamwScalars;
 using kernels::AdamwSlice;
 
-constexpr kernels::AdamwHyperparameters kHyper{.lr = 1e-5, .beta1 = 0.9, .beta2 = 0.999,
-                                               .eps = 1e-8, .weight_decay = 0.1};
+constexpr kernels::AdamwHyperparameters kHyper{
+    .lr = 1e-5, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
 constexpr int64_t kStep = 100;
 
 // The sizes of a Llama-shaped transformer's tensors, 22 layers of 9 and two embeddings, with about
@@ -29,12 +31,14 @@ std::vector<int64_t> transformer_sizes(int64_t elements) {
   constexpr int64_t kLayers = 22, kVocabOverHidden = 8;
   // q, k, v, o with 4 heads a group; gate, up and down with 2.75 times the width.
   constexpr double kMatrices = 1 + 0.25 + 0.25 + 1 + 3 * 2.75;
-  const double squared = static_cast<double>(elements) / (kLayers * kMatrices + 2 * kVocabOverHidden);
+  const double squared =
+      static_cast<double>(elements) / (kLayers * kMatrices + 2 * kVocabOverHidden);
   const int64_t h = std::max<int64_t>(8, static_cast<int64_t>(std::sqrt(squared)) / 8 * 8);
   std::vector<int64_t> sizes{kVocabOverHidden * h * h};
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     const int64_t ffn = h * h / 4 * 11;
-    for (int64_t size : {h, h * h, h * h / 4, h * h / 4, h * h, h, ffn, ffn, ffn}) sizes.push_back(size);
+    for (int64_t size : {h, h * h, h * h / 4, h * h / 4, h * h, h, ffn, ffn, ffn})
+      sizes.push_back(size);
   }
   sizes.push_back(kVocabOverHidden * h * h);
   return sizes;
@@ -45,18 +49,23 @@ std::vector<int64_t> transformer_sizes(int64_t elements) {
 class Tensors {
  public:
   explicit Tensors(int64_t n)
-      : master(at::empty({n}, at::kFloat)), exp_avg(at::zeros({n}, at::kFloat)),
-        exp_avg_sq(at::empty({n}, at::kFloat)), grad(at::empty({n}, at::kFloat)),
-        weight(at::empty({n}, at::kBFloat16)), grad_bf16(at::empty({n}, at::kBFloat16)),
-        exp_avg_bf16(at::zeros({n}, at::kBFloat16)), exp_avg_sq_bf16(at::empty({n}, at::kBFloat16)),
-        remainder(at::empty({n}, at::kShort)), exp_avg_sq_ue6m10(at::empty({n}, at::kShort)) {
+      : master(at::empty({n}, at::kFloat)),
+        exp_avg(at::zeros({n}, at::kFloat)),
+        exp_avg_sq(at::empty({n}, at::kFloat)),
+        grad(at::empty({n}, at::kFloat)),
+        weight(at::empty({n}, at::kBFloat16)),
+        grad_bf16(at::empty({n}, at::kBFloat16)),
+        exp_avg_bf16(at::zeros({n}, at::kBFloat16)),
+        exp_avg_sq_bf16(at::empty({n}, at::kBFloat16)),
+        remainder(at::empty({n}, at::kShort)),
+        exp_avg_sq_ue6m10(at::empty({n}, at::kShort)) {
     fill_normal(master, 0.02, "weight");
     fill_normal(grad, 1e-3, "gradient");
     exp_avg_sq.fill_(1e-6);
     exp_avg_sq_bf16.fill_(1e-6);
     grad_bf16.copy_(grad);
-    kernels::convert(exp_avg_sq_ue6m10.data_ptr(), Dtype::kUE6M10, exp_avg_sq.data_ptr(), Dtype::kF32,
-                     n, Rounding::kNearest, {});
+    kernels::convert(exp_avg_sq_ue6m10.data_ptr(), Dtype::kUE6M10, exp_avg_sq.data_ptr(),
+                     Dtype::kF32, n, Rounding::kNearest, {});
     kernels::split_master(static_cast<uint16_t*>(weight.data_ptr()),
                           static_cast<int16_t*>(remainder.data_ptr()),
                           static_cast<const float*>(master.data_ptr()), n);
@@ -129,7 +138,8 @@ struct Measured {
 };
 
 double bytes_of(const AdamwFormat& f) {
-  const double master = f.master == MasterMode::kSplit ? 2 * (2 + 2) : 2 + 2 * 4;  // with the weight
+  const double master =
+      f.master == MasterMode::kSplit ? 2 * (2 + 2) : 2 + 2 * 4;  // with the weight
   return master + dtype_bytes(f.grad) + 2 * dtype_bytes(f.exp_avg) + 2 * dtype_bytes(f.exp_avg_sq);
 }
 
@@ -137,14 +147,19 @@ std::string name_of(const AdamwFormat& f) {
   std::string name = fmt::format("{}/{}/{}", master_name(f.master), dtype_name(f.exp_avg),
                                  dtype_name(f.exp_avg_sq));
   if (f.exp_avg != Dtype::kF32) {
-    name += fmt::format("/{}+{}", rounding_name(f.exp_avg_rounding), rounding_name(f.exp_avg_sq_rounding));
+    name += fmt::format("/{}+{}", rounding_name(f.exp_avg_rounding),
+                        rounding_name(f.exp_avg_sq_rounding));
   }
   return f.grad == Dtype::kF32 ? name + "/fp32_grad" : name;
 }
 
 constexpr AdamwFormat format_of(MasterMode master, Dtype state, Dtype exp_avg_sq, Dtype grad) {
-  return {.master = master, .grad = grad, .exp_avg = state, .exp_avg_sq = exp_avg_sq,
-          .exp_avg_rounding = Rounding::kNearest, .exp_avg_sq_rounding = Rounding::kStochastic};
+  return {.master = master,
+          .grad = grad,
+          .exp_avg = state,
+          .exp_avg_sq = exp_avg_sq,
+          .exp_avg_rounding = Rounding::kNearest,
+          .exp_avg_sq_rounding = Rounding::kStochastic};
 }
 
 void add_optimizers(std::vector<Measured>& rows, Tensors& x, const std::vector<Part>& parts) {
@@ -163,36 +178,45 @@ void add_optimizers(std::vector<Measured>& rows, Tensors& x, const std::vector<P
     rows.push_back({{name_of(format), our_step(x, parts, format)}, bytes_of(format), elements});
   }
   const TensorList masters = narrowed(x.master, parts), grads = narrowed(x.grad, parts);
-  const TensorList exp_avgs = narrowed(x.exp_avg, parts), exp_avg_sqs = narrowed(x.exp_avg_sq, parts);
+  const TensorList exp_avgs = narrowed(x.exp_avg, parts),
+                   exp_avg_sqs = narrowed(x.exp_avg_sq, parts);
   const TensorList weights = narrowed(x.weight, parts), grads_bf16 = narrowed(x.grad_bf16, parts);
   const TensorList exp_avgs_bf16 = narrowed(x.exp_avg_bf16, parts);
   const TensorList exp_avg_sqs_bf16 = narrowed(x.exp_avg_sq_bf16, parts);
-  rows.push_back({{std::string(kTorchFusedRow),
-                   [=] { torch_fused(masters, grads, exp_avgs, exp_avg_sqs); }}, 28, elements});
+  rows.push_back(
+      {{std::string(kTorchFusedRow), [=] { torch_fused(masters, grads, exp_avgs, exp_avg_sqs); }},
+       28,
+       elements});
   rows.push_back({{std::string(kMixedBaselineRow),
                    [=] {
                      torch_fused(masters, grads, exp_avgs, exp_avg_sqs);
                      for (size_t k = 0; k < weights.size(); ++k) weights[k].copy_(masters[k]);
-                   }}, 34, elements});
+                   }},
+                  34,
+                  elements});
   // 16-bit state as it is usually added to an existing optimizer: through FP32 temporaries.
   rows.push_back({{std::string(kConvertRow),
                    [=] {
                      for (size_t k = 0; k < weights.size(); ++k) {
                        const TensorList exp_avg{exp_avgs_bf16[k].to(at::kFloat)};
                        const TensorList exp_avg_sq{exp_avg_sqs_bf16[k].to(at::kFloat)};
-                       torch_fused({masters[k]}, {grads_bf16[k].to(at::kFloat)}, exp_avg, exp_avg_sq);
+                       torch_fused({masters[k]}, {grads_bf16[k].to(at::kFloat)}, exp_avg,
+                                   exp_avg_sq);
                        exp_avgs_bf16[k].copy_(exp_avg[0]);
                        exp_avg_sqs_bf16[k].copy_(exp_avg_sq[0]);
                        weights[k].copy_(masters[k]);
                      }
-                   }}, 64, elements});
+                   }},
+                  64,
+                  elements});
 }
 
-// Ten 16-bit arrays of n elements are five FP32 ones of n/2: the streams run over what the split step
-// touches, and over FP32 arrays.
+// Ten 16-bit arrays of n elements are five FP32 ones of n/2: the streams run over what the split
+// step touches, and over FP32 arrays.
 void add_streams(std::vector<Measured>& rows, Tensors& x) {
   const auto data = [](const at::Tensor& t) { return static_cast<float*>(t.data_ptr()); };
-  const std::vector<float*> arrays{data(x.grad), data(x.exp_avg), data(x.exp_avg_sq), data(x.master)};
+  const std::vector<float*> arrays{data(x.grad), data(x.exp_avg), data(x.exp_avg_sq),
+                                   data(x.master)};
   for (int64_t count : {1, 2, 4}) {
     const std::vector<float*> used(arrays.begin(), arrays.begin() + count);
     rows.push_back({{fmt::format("stream_{}", count),
@@ -201,7 +225,8 @@ void add_streams(std::vector<Measured>& rows, Tensors& x) {
                        volatile float one = 1.0f;
                        scale_in_place(used, n, one, ThreadPool::global());
                      }},
-                    8.0 * static_cast<double>(count), x.master.numel()});
+                    8.0 * static_cast<double>(count),
+                    x.master.numel()});
   }
 }
 
@@ -221,8 +246,10 @@ std::vector<Row> measured_rows(const std::vector<Measured>& measured, int repeat
 
 BenchReport run_optimizer_bench(const BenchOptions& options) {
   if (options.elements < 1 << 16 || options.repeats < 1 || options.threads < 1) {
-    throw UsageError(fmt::format("bench: {} elements, {} repeats, {} threads: expected at least 65536, "
-                                 "1 and 1", options.elements, options.repeats, options.threads));
+    throw UsageError(
+        fmt::format("bench: {} elements, {} repeats, {} threads: expected at least 65536, "
+                    "1 and 1",
+                    options.elements, options.repeats, options.threads));
   }
   at::set_num_threads(options.threads);
   ThreadPool::set_global_threads(options.threads);

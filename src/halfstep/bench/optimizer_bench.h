@@ -1,5 +1,6 @@
-// The measurements of `halfstep bench`: the AdamW step in our formats against the machine's in-place
-// stream and against what else one could run with torch, in one interleaved run over shared tensors.
+// The measurements of `halfstep bench`: the AdamW step in our formats against the machine's
+// in-place stream and against what else one could run with torch, in one interleaved run over
+// shared tensors.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ struct BenchOptions {
 };
 
 struct BenchReport {
-  double stream_gbps = 0;          // the best of x ← a·x over 1, 2 and 4 arrays
-  std::vector<Row> streams;        // each of them
-  std::vector<Row> rows;           // one tensor of `elements`
-  std::vector<Row> list_rows;      // about as many elements in list_tensors tensors of a transformer
+  double stream_gbps = 0;      // the best of x ← a·x over 1, 2 and 4 arrays
+  std::vector<Row> streams;    // each of them
+  std::vector<Row> rows;       // one tensor of `elements`
+  std::vector<Row> list_rows;  // about as many elements in list_tensors tensors of a transformer
   int64_t list_tensors = 0, list_elements = 0;
-  int64_t extra_bytes = 0;         // of a split step, beyond its tensors
+  int64_t extra_bytes = 0;  // of a split step, beyond its tensors
 };
 
 // Sets torch's and the kernels' threads. Takes about 33 bytes of memory per element, and 12 more

@@ -44,14 +44,16 @@ const KernelTable* named(std::string_view name, std::string_view asked_by) {
   std::string choices;
   for (const Entry& entry : entries()) {
     if (entry.table->name == name && entry.supported) return entry.table;
-    if (entry.supported) choices += fmt::format("{}{}", choices.empty() ? "" : ", ", entry.table->name);
+    if (entry.supported)
+      choices += fmt::format("{}{}", choices.empty() ? "" : ", ", entry.table->name);
   }
   std::string why = "no such implementation";
   for (const Entry& entry : entries()) {
     if (entry.table->name == name) why = entry.reason;
   }
-  throw UsageError(fmt::format("{}: kernels '{}': {}; expected one of: {}", asked_by, name, why, choices),
-                   "`halfstep info` lists the implementations and why some cannot run here");
+  throw UsageError(
+      fmt::format("{}: kernels '{}': {}; expected one of: {}", asked_by, name, why, choices),
+      "`halfstep info` lists the implementations and why some cannot run here");
 }
 
 const KernelTable* from_environment() {
@@ -76,7 +78,9 @@ std::vector<ImplementationInfo> implementations() {
 
 std::string_view chosen_implementation() { return current_table().name; }
 
-void force_implementation(std::string_view name) { current() = named(name, "force_implementation"); }
+void force_implementation(std::string_view name) {
+  current() = named(name, "force_implementation");
+}
 
 const KernelTable& current_table() { return *current().load(std::memory_order_relaxed); }
 

@@ -1,5 +1,5 @@
-// The arithmetic of docs/numerics.md §2 for one vector of FP32 values: each operation rounded on its
-// own, in the document's order, so every lane has the reference's bits (NaN apart).
+// The arithmetic of docs/numerics.md §2 for one vector of FP32 values: each operation rounded on
+// its own, in the document's order, so every lane has the reference's bits (NaN apart).
 #if defined(HALFSTEP_KERNELS_CPU_ADAMW_CORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HALFSTEP_KERNELS_CPU_ADAMW_CORE_INL_H_
 #undef HALFSTEP_KERNELS_CPU_ADAMW_CORE_INL_H_
@@ -17,9 +17,14 @@ namespace halfstep::kernels::HWY_NAMESPACE {
 class AdamwCore {
  public:
   HWY_INLINE explicit AdamwCore(const AdamwScalars& k)
-      : c1_(hn::Set(f32, k.c1)), b2_(hn::Set(f32, k.b2)), c2_(hn::Set(f32, k.c2)),
-        q_(hn::Set(f32, k.q)), a_(hn::Set(f32, k.a)), r_(hn::Set(f32, k.r)),
-        eps_(hn::Set(f32, k.eps)), s_(hn::Set(f32, k.s)) {}
+      : c1_(hn::Set(f32, k.c1)),
+        b2_(hn::Set(f32, k.b2)),
+        c2_(hn::Set(f32, k.c2)),
+        q_(hn::Set(f32, k.q)),
+        a_(hn::Set(f32, k.a)),
+        r_(hn::Set(f32, k.r)),
+        eps_(hn::Set(f32, k.eps)),
+        s_(hn::Set(f32, k.s)) {}
 
   HWY_INLINE void moments(VecF32 stored_grad, VecF32& m, VecF32& v) const {
     const VecF32 g = hn::Mul(s_, stored_grad);

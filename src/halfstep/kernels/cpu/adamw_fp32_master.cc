@@ -8,9 +8,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/adamw_fp32_master.cc"
-#include "hwy/foreach_target.h"
-
 #include "halfstep/kernels/cpu/adamw_template-inl.h"
+#include "hwy/foreach_target.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -20,7 +19,8 @@ AdamwBlocks fp32_master_blocks(int template_index) {
   static constexpr auto kBlocks = []<int... kIndex>(std::integer_sequence<int, kIndex...>) {
     return std::array<AdamwBlocks, sizeof...(kIndex)>{
         adamw_blocks<template_format(MasterMode::kFp32, kIndex)>...};
-  }(std::make_integer_sequence<int, kTemplatesPerMaster>());
+  }
+  (std::make_integer_sequence<int, kTemplatesPerMaster>());
   return kBlocks[static_cast<size_t>(template_index)];
 }
 

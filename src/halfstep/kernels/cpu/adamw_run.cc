@@ -38,8 +38,8 @@ AdamwRun with_arrays(const AdamwRun& run, const std::array<char*, kNumArrays>& d
   return moved;
 }
 
-// Up to a block of elements, which begin `lead` elements after a multiple of kNoiseBlock. The padding
-// is zero: an ordinary value in every format.
+// Up to a block of elements, which begin `lead` elements after a multiple of kNoiseBlock. The
+// padding is zero: an ordinary value in every format.
 int64_t padded_block(const AdamwFormat& format, const AdamwRun& run, int64_t lead, int64_t block,
                      AdamwBlocks blocks) {
   alignas(64) char buffer[kNumArrays][kMaxBlock * sizeof(float)];

@@ -20,9 +20,9 @@ AdamwRun part_of(const AdamwFormat& format, const AdamwRun& run, int64_t offset,
 // Lets the reference compute the elements [offset, offset + n) of a run; returns what it returns.
 int64_t reference_group(const AdamwFormat& format, const AdamwRun& run, int64_t offset, int64_t n);
 
-// Works through a run with `blocks`, which takes runs whose n is a multiple of `block` (≤ kMaxBlock)
-// and whose first is a multiple of kNoiseBlock. Ragged ends are copied into a padded block, go
-// through the same code and are copied back. Returns the sum of what `blocks` returned.
+// Works through a run with `blocks`, which takes runs whose n is a multiple of `block` (≤
+// kMaxBlock) and whose first is a multiple of kNoiseBlock. Ragged ends are copied into a padded
+// block, go through the same code and are copied back. Returns the sum of what `blocks` returned.
 using AdamwBlocks = int64_t (*)(const AdamwFormat& format, const AdamwRun& run);
 int64_t adamw_in_blocks(const AdamwFormat& format, const AdamwRun& run, int64_t block,
                         AdamwBlocks blocks);

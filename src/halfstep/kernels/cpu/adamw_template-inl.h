@@ -21,15 +21,18 @@ namespace halfstep::kernels::HWY_NAMESPACE {
 // every store, which might have changed them for all that the compiler knows.
 struct AdamwArrays {
   HWY_INLINE explicit AdamwArrays(const AdamwRun& run)
-      : weight(run.weight), master(run.master), grad(run.grad), exp_avg(run.exp_avg),
+      : weight(run.weight),
+        master(run.master),
+        grad(run.grad),
+        exp_avg(run.exp_avg),
         exp_avg_sq(run.exp_avg_sq) {}
   void *weight, *master;
   const void* grad;
   void *exp_avg, *exp_avg_sq;
 };
 
-// One group on its way through the step: elements [i, i + kGroup) of a run. The stages are called in
-// order; they exist so that the loop can put other work between them.
+// One group on its way through the step: elements [i, i + kGroup) of a run. The stages are called
+// in order; they exist so that the loop can put other work between them.
 template <AdamwFormat kFormat>
 class AdamwGroup {
  public:
@@ -111,7 +114,8 @@ int64_t adamw_blocks(const AdamwFormat&, const AdamwRun& run) {
   static_assert(kFormat.weight == Dtype::kBF16 && kFormat.master != MasterMode::kNone &&
                 !kFormat.amsgrad);
   const AdamwCore core(run.scalars);
-  Noise<kFormat.exp_avg, kFormat.exp_avg_rounding> m_noise(run.noise(NoisePurpose::kExpAvg), run.first);
+  Noise<kFormat.exp_avg, kFormat.exp_avg_rounding> m_noise(run.noise(NoisePurpose::kExpAvg),
+                                                           run.first);
   Noise<kFormat.exp_avg_sq, kFormat.exp_avg_sq_rounding> v_noise(run.noise(NoisePurpose::kExpAvgSq),
                                                                  run.first);
   auto m_state = m_noise.begin();

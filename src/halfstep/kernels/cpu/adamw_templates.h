@@ -26,8 +26,7 @@ constexpr AdamwFormat template_format(MasterMode master, int index) {
 
 // The number of a format among those of its master mode, if it has a template.
 constexpr std::optional<int> template_index(const AdamwFormat& format) {
-  const bool has_master =
-      format.master == MasterMode::kSplit || format.master == MasterMode::kFp32;
+  const bool has_master = format.master == MasterMode::kSplit || format.master == MasterMode::kFp32;
   if (format.weight != Dtype::kBF16 || !has_master || format.amsgrad) return std::nullopt;
   const int grad = format.grad == Dtype::kF32;
   if (format.exp_avg == Dtype::kF32 && format.exp_avg_sq == Dtype::kF32) return 16 + grad;

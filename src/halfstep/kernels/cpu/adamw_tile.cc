@@ -12,10 +12,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/adamw_tile.cc"
-#include "hwy/foreach_target.h"
-
 #include "halfstep/kernels/cpu/adamw_core-inl.h"
 #include "halfstep/kernels/cpu/codec-inl.h"
+#include "hwy/foreach_target.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -59,7 +58,8 @@ bool is_split(const AdamwFormat& format) { return format.master == MasterMode::k
 
 void load_tile(AdamwTile& tile, const AdamwFormat& format, const AdamwRun& run, int64_t n) {
   if (is_split(format)) {
-    join(tile.w, static_cast<const uint16_t*>(run.weight), static_cast<const int16_t*>(run.master), n);
+    join(tile.w, static_cast<const uint16_t*>(run.weight), static_cast<const int16_t*>(run.master),
+         n);
   } else if (format.master == MasterMode::kFp32) {
     std::memcpy(tile.w, run.master, static_cast<size_t>(n) * sizeof(float));
   } else {

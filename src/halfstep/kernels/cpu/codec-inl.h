@@ -35,9 +35,7 @@ HWY_INLINE void flag_bits_from(VecU16& unusual, PairBits x, uint16_t limit) {
   const VecU16 larger = hn::BitCast(u16, hn::Max(x.even, x.odd));
   unusual = hn::Or(unusual, hn::SaturatedSub(larger, hn::BitCast(u16, below)));
 }
-HWY_INLINE bool any(VecU16 unusual) {
-  return !hn::AllTrue(u16, hn::Eq(unusual, hn::Zero(u16)));
-}
+HWY_INLINE bool any(VecU16 unusual) { return !hn::AllTrue(u16, hn::Eq(unusual, hn::Zero(u16))); }
 
 // ---- decoding
 

@@ -9,9 +9,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/simd_tables.cc"
-#include "hwy/foreach_target.h"
-
 #include "halfstep/kernels/cpu/words-inl.h"
+#include "hwy/foreach_target.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -9,7 +9,7 @@ namespace halfstep::kernels {
 
 struct SimdImplementation {
   const KernelTable* table;
-  bool supported;    // by this machine and its operating system
+  bool supported;     // by this machine and its operating system
   const char* needs;  // the instruction sets, for messages
 };
 

@@ -22,8 +22,8 @@ inline NoiseRun advanced(const NoiseRun& noise, int64_t elements) {
   return {.stream = noise.stream, .first = noise.first + elements};
 }
 
-// dst[i] = round(source(i)) for i < n. source(i, unusual) gives the Pair of a group; by_reference(i,
-// count) does the same for elements that are not ordinary or not a whole block.
+// dst[i] = round(source(i)) for i < n. source(i, unusual) gives the Pair of a group;
+// by_reference(i, count) does the same for elements that are not ordinary or not a whole block.
 template <Dtype kDtype, Rounding kRounding, class Source, class ByReference>
 HWY_INLINE void encode_blocks(void* dst, int64_t n, const NoiseRun& noise, const Source& source,
                               const ByReference& by_reference) {

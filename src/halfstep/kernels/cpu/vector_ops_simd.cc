@@ -6,9 +6,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/vector_ops_simd.cc"
-#include "hwy/foreach_target.h"
-
 #include "halfstep/kernels/cpu/tile_codec-inl.h"
+#include "hwy/foreach_target.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -101,7 +100,8 @@ double sum_squares_as(const void* x, int64_t n) {
 }
 
 template <Dtype kDtype>
-void sum_ranks_as(float* dst, std::span<const void* const> contributions, int64_t begin, int64_t n) {
+void sum_ranks_as(float* dst, std::span<const void* const> contributions, int64_t begin,
+                  int64_t n) {
   store_f32_groups(
       dst + begin, n,
       [&](int64_t i, VecU16& unusual) HWY_ATTR {
@@ -121,9 +121,12 @@ void sum_ranks_as(float* dst, std::span<const void* const> contributions, int64_
 
 void decode(float* dst, const void* src, Dtype dtype, int64_t n) {
   switch (dtype) {
-    case Dtype::kBF16: return decode_as<Dtype::kBF16>(dst, src, n);
-    case Dtype::kUE6M10: return decode_as<Dtype::kUE6M10>(dst, src, n);
-    default: std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
+    case Dtype::kBF16:
+      return decode_as<Dtype::kBF16>(dst, src, n);
+    case Dtype::kUE6M10:
+      return decode_as<Dtype::kUE6M10>(dst, src, n);
+    default:
+      std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
   }
 }
 
@@ -137,7 +140,8 @@ void encode(void* dst, Dtype dtype, const float* x, int64_t n, Rounding rounding
     case Dtype::kUE6M10:
       return nearest ? encode_as<Dtype::kUE6M10, Rounding::kNearest>(dst, x, n, noise)
                      : encode_as<Dtype::kUE6M10, Rounding::kStochastic>(dst, x, n, noise);
-    default: std::memcpy(dst, x, static_cast<size_t>(n) * sizeof(float));
+    default:
+      std::memcpy(dst, x, static_cast<size_t>(n) * sizeof(float));
   }
 }
 
@@ -196,9 +200,8 @@ void join(float* master, const uint16_t* weight, const int16_t* remainder, int64
   PathCounters::add(path_counters.vector_op, n);
   store_f32_groups(
       master, n,
-      [&](int64_t i, VecU16&) HWY_ATTR {
-        return join(load_u16(weight, i), load_u16(remainder, i));
-      },
+      [&](int64_t i, VecU16&)
+          HWY_ATTR { return join(load_u16(weight, i), load_u16(remainder, i)); },
       [&](int64_t i, int64_t count) {
         reference_table().join(master + i, weight + i, remainder + i, count);
       });

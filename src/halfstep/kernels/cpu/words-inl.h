@@ -41,7 +41,7 @@ inline constexpr TagI16 i16;
 inline constexpr TagU64 u64;
 
 inline constexpr int64_t kGroup = 2 * HWY_LANES(float);  // elements of a Pair
-inline constexpr int64_t kBlock = 2 * kGroup;                   // elements of one Philox call
+inline constexpr int64_t kBlock = 2 * kGroup;            // elements of one Philox call
 
 // FP32 values (or their bits) of a group: lane k holds the elements 2k and 2k + 1.
 struct Pair {
@@ -61,8 +61,12 @@ HWY_INLINE VecU16 merge_halves(V high, W low) {
 }
 
 // Upper and lower halves of the bits of a group, as 16-bit elements in memory order.
-HWY_INLINE VecU16 upper_halves(PairBits x) { return merge_halves(x.odd, hn::ShiftRight<16>(x.even)); }
-HWY_INLINE VecU16 lower_halves(PairBits x) { return merge_halves(hn::ShiftLeft<16>(x.odd), x.even); }
+HWY_INLINE VecU16 upper_halves(PairBits x) {
+  return merge_halves(x.odd, hn::ShiftRight<16>(x.even));
+}
+HWY_INLINE VecU16 lower_halves(PairBits x) {
+  return merge_halves(hn::ShiftLeft<16>(x.odd), x.even);
+}
 
 // 16-bit elements as the upper halves (the rest zero) of a Pair, and as zero-extended integers.
 HWY_INLINE PairBits as_upper_halves(VecU16 x) {
@@ -88,8 +92,8 @@ HWY_INLINE void store_f32(Pair x, void* base, int64_t i) {
   hn::StoreInterleaved2(x.even, x.odd, f32, static_cast<float*>(base) + i);
 }
 
-// Makes the compiler compute x here and not later. Without it g++ sinks a division to its first use,
-// where nothing is left to hide its latency.
+// Makes the compiler compute x here and not later. Without it g++ sinks a division to its first
+// use, where nothing is left to hide its latency.
 template <class V>
 HWY_INLINE void compute_here(V& x) {
   asm volatile("" : "+v"(x.raw));
