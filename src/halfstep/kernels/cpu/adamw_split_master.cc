@@ -8,8 +8,10 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/adamw_split_master.cc"
-#include "halfstep/kernels/cpu/adamw_template-inl.h"
+// clang-format off: foreach_target.h has to come first.
 #include "hwy/foreach_target.h"
+#include "halfstep/kernels/cpu/adamw_template-inl.h"
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -12,9 +12,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/adamw_tile.cc"
+// clang-format off: foreach_target.h has to come first.
+#include "hwy/foreach_target.h"
 #include "halfstep/kernels/cpu/adamw_core-inl.h"
 #include "halfstep/kernels/cpu/codec-inl.h"
-#include "hwy/foreach_target.h"
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -9,8 +9,10 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/simd_tables.cc"
-#include "halfstep/kernels/cpu/words-inl.h"
+// clang-format off: foreach_target.h has to come first.
 #include "hwy/foreach_target.h"
+#include "halfstep/kernels/cpu/words-inl.h"
+// clang-format on
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
