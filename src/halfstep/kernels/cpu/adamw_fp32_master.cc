@@ -8,7 +8,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/adamw_fp32_master.cc"
-// clang-format off: foreach_target.h has to come first.
+// foreach_target.h has to come first.
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "halfstep/kernels/cpu/adamw_template-inl.h"
 // clang-format on

@@ -9,7 +9,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/simd_tables.cc"
-// clang-format off: foreach_target.h has to come first.
+// foreach_target.h has to come first.
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "halfstep/kernels/cpu/words-inl.h"
 // clang-format on

@@ -6,7 +6,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halfstep/kernels/cpu/vector_ops_simd.cc"
-// clang-format off: foreach_target.h has to come first.
+// foreach_target.h has to come first.
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "halfstep/kernels/cpu/tile_codec-inl.h"
 // clang-format on
