@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // What must differ between a run without the flag and one with it.
-using Seen = std::function<void(const Run& base, const Run& with)>;
+using Seen = std::function<void(const RunResult& base, const RunResult& with)>;
 
 struct Effect {
   std::string flag;
@@ -49,13 +49,13 @@ class FlagEffects : public ::testing::Test {
 Folder* FlagEffects::folder_ = nullptr;
 std::string FlagEffects::text_;
 
-void both_run(const Run& base, const Run& with) {
+void both_run(const RunResult& base, const RunResult& with) {
   EXPECT_FALSE(base.failed) << base.error;
   EXPECT_FALSE(with.failed) << with.error;
 }
 
 Seen differs(const std::string& key) {
-  return [key](const Run& base, const Run& with) {
+  return [key](const RunResult& base, const RunResult& with) {
     both_run(base, with);
     EXPECT_NE(base.series(key), with.series(key));
   };
@@ -64,14 +64,15 @@ const Seen kLoss = differs("loss");
 const Seen kLearningRate = differs("lr");
 
 // N changes.
-void parameters_differ(const Run& base, const Run& with) {
+void parameters_differ(const RunResult& base, const RunResult& with) {
   both_run(base, with);
   EXPECT_NE(base.one("memory")["parameters"], with.one("memory")["parameters"]);
 }
 
-int64_t class_bytes(const Run& run, const std::string& name, const std::string& dtype) {
+int64_t class_bytes(const RunResult& run, const std::string& name, const std::string& dtype) {
   int64_t bytes = 0;
-  for (const Json& c : run.one("memory")["classes"]) {
+  const Json memory = run.one("memory");
+  for (const Json& c : memory["classes"]) {
     if (c["class"] == name && c["dtype"] == dtype) bytes += c["measured_bytes"].get<int64_t>();
   }
   return bytes;
@@ -79,7 +80,7 @@ int64_t class_bytes(const Run& run, const std::string& name, const std::string& 
 
 // A class is stored in `dtype` with the flag, to the byte, and without the flag it is not.
 Seen stored(const std::string& name, const std::string& dtype, int64_t bytes_per_element) {
-  return [=](const Run& base, const Run& with) {
+  return [=](const RunResult& base, const RunResult& with) {
     both_run(base, with);
     EXPECT_EQ(class_bytes(base, name, dtype), 0);
     EXPECT_EQ(class_bytes(with, name, dtype),
@@ -88,27 +89,27 @@ Seen stored(const std::string& name, const std::string& dtype, int64_t bytes_per
 }
 
 // Refused without the flag, for a reason that names it, and accepted with it.
-void allows(const Run& base, const Run& with) {
+void allows(const RunResult& base, const RunResult& with) {
   EXPECT_TRUE(base.failed);
   EXPECT_FALSE(with.failed) << with.error;
 }
 
 Seen event_differs(const std::string& event, const std::string& key) {
-  return [=](const Run& base, const Run& with) {
+  return [=](const RunResult& base, const RunResult& with) {
     both_run(base, with);
     EXPECT_NE(base.one(event)[key], with.one(event)[key]);
   };
 }
 
 Seen events(const std::string& event, size_t base_count, size_t with_count) {
-  return [=](const Run& base, const Run& with) {
+  return [=](const RunResult& base, const RunResult& with) {
     EXPECT_EQ(base.all(event).size(), base_count) << base.error;
     EXPECT_EQ(with.all(event).size(), with_count) << with.error;
   };
 }
 
 Seen says(const std::string& text) {
-  return [=](const Run& base, const Run& with) {
+  return [=](const RunResult& base, const RunResult& with) {
     EXPECT_THAT(base.terminal, Not(HasSubstr(text)));
     EXPECT_THAT(with.terminal, HasSubstr(text));
   };
@@ -145,7 +146,7 @@ std::vector<Effect> run_effects(const Folder& folder) {
       {"data", {"--data", write_text(folder, "other.txt", 3)}, kLoss},
       {"tokenizer",
        {"--tokenizer", folder / "nowhere"},
-       [](const Run& base, const Run& with) {
+       [](const RunResult& base, const RunResult& with) {
          EXPECT_FALSE(base.failed) << base.error;
          EXPECT_EQ(with.failed, ExitCode::kBadInput);
        }},
@@ -175,22 +176,21 @@ std::vector<Effect> run_effects(const Folder& folder) {
       {"log-interval", {"--log-interval", "3"}, events("step", 6, 2)},
       {"log-dir",
        {"--log-dir", folder / "logs"},
-       [&folder](const Run&, const Run& with) {
+       [&folder](const RunResult&, const RunResult& with) {
          EXPECT_FALSE(with.events.empty());
          EXPECT_TRUE(std::ifstream(folder / "logs/log.jsonl").good());
        }},
       {"log-per-layer",
-       {"--log-per-layer"},
-       [](const Run& base, const Run& with) {
+       {"--log-per-layer", "--log-dir", folder / "norms"},
+       [](const RunResult& base, const RunResult& with) {
          EXPECT_FALSE(base.all("step").at(0).contains("norms"));
          const Json norms = with.all("step").at(0)["norms"]["model.layers.0.mlp.up_proj.weight"];
          EXPECT_GT(norms["gradient"].get<double>(), 0);
          EXPECT_GT(norms["weight"].get<double>(), 0);
-       },
-       {"--log-dir", folder / "norms"}},
+       }},
       {"quiet",
        {"--quiet"},
-       [](const Run& base, const Run& with) {
+       [](const RunResult& base, const RunResult& with) {
          EXPECT_THAT(base.terminal, HasSubstr("bytes per parameter"));
          EXPECT_THAT(with.terminal, Not(HasSubstr("bytes per parameter")));
          EXPECT_THAT(with.terminal, HasSubstr("step 6/6"));
@@ -247,7 +247,7 @@ std::vector<Effect> optimizer_effects() {
        o2_gradient + Args{"--global-batch-size", "8"}},
       {"fp32-params",
        {"--fp32-params", "norm"},
-       [](const Run& base, const Run& with) {
+       [](const RunResult& base, const RunResult& with) {
          EXPECT_EQ(class_bytes(base, "weights", "fp32"), 0);
          EXPECT_GT(class_bytes(with, "weights", "fp32"), 0);
          EXPECT_GT(class_bytes(with, "exp_avg", "fp32"), 0);
@@ -291,7 +291,7 @@ void check_effects(const std::vector<Effect>& effects, const std::string& text) 
 
 TEST_F(FlagEffects, Model) { check_effects(model_effects(), text_); }
 
-TEST_F(FlagEffects, Run) {
+TEST_F(FlagEffects, Running) {
   for (const char* name : {"two_a", "two_b"}) {
     // Documents that are shorter than a sequence, so that every sequence has a boundary.
     std::ofstream(*folder_ / name) << "seven words";
@@ -324,11 +324,11 @@ TEST_F(FlagEffects, DataPathReadsTheSameTokensAsTheTextTheyCameFrom) {
   data::ByteTokenizer tokenizer;
   std::vector<int32_t> ids = tokenizer.encode(io::read_text_file(text_));
   ids.push_back(data::ByteTokenizer::kEod);
-  data::IndexedWriter writer(*folder_ / "tokens", data::TokenDtype::kUInt16);
+  data::IndexedWriter writer(*folder_ / "tokens", data::TokenDtype::kUint16);
   writer.add_document(ids);
   writer.finish();
   const Args args = without(tiny_run(text_), "--data") + Args{"--data-path", *folder_ / "tokens"};
-  const Run from_tokens = run(args);
+  const RunResult from_tokens = run(args);
   EXPECT_FALSE(from_tokens.failed) << from_tokens.error;
   EXPECT_EQ(from_tokens.series("loss"), run(tiny_run(text_)).series("loss"));
 }
@@ -355,7 +355,7 @@ TEST_F(FlagEffects, LoadHfStartsFromItsWeights) {
                            "--num-attention-heads", "--kv-channels"}) {
     args = without(args, flag);
   }
-  const Run from_hf = run(args + Args{"--load-hf", *folder_ / "hf"});
+  const RunResult from_hf = run(args + Args{"--load-hf", *folder_ / "hf"});
   ASSERT_FALSE(from_hf.failed) << from_hf.error;
   // ln 257 from sums of 32 FP32 terms: 16 ulp of the sum, and the log's own.
   EXPECT_NEAR(from_hf.series("loss")[0], std::log(257.0), std::log(257.0) * 20 * 0x1p-23);
@@ -389,12 +389,12 @@ TEST_F(Checkpoints, SaveAndItsIntervalAndRetention) {
 
 TEST_F(Checkpoints, ASecondRunDoesNotWriteOverTheFirst) {
   run(args({"--save", own_ / "a"}));
-  const Run again = run(args({"--save", own_ / "a"}));
+  const RunResult again = run(args({"--save", own_ / "a"}));
   EXPECT_EQ(again.failed, ExitCode::kUsage);
   EXPECT_THAT(again.error, HasSubstr("--load"));
   // With --load of the same folder, an empty one is a fresh start and a full one is resumed.
   EXPECT_FALSE(run(args({"--save", own_ / "b", "--load", own_ / "b"})).failed);
-  const Run done = run(args({"--save", own_ / "b", "--load", own_ / "b"}));
+  const RunResult done = run(args({"--save", own_ / "b", "--load", own_ / "b"}));
   EXPECT_FALSE(done.failed) << done.error;
   EXPECT_THAT(done.terminal, HasSubstr("nothing to do"));
   EXPECT_EQ(run(args({"--load", own_ / "nowhere"})).failed, ExitCode::kBadInput);
@@ -403,7 +403,7 @@ TEST_F(Checkpoints, ASecondRunDoesNotWriteOverTheFirst) {
 TEST_F(Checkpoints, WhatAResumeLeavesOut) {
   run(args({"--save", own_ / "a", "--train-iters", "4", "--lr-decay-iters", "8"}));
   const Args resume = args({"--load", own_ / "a", "--lr-decay-iters", "8"});
-  const Run all = run(resume);
+  const RunResult all = run(resume);
   ASSERT_FALSE(all.failed) << all.error;
   EXPECT_EQ(all.all("step").at(0)["step"], 5);
   // A fresh exp_avg_sq has another bias correction: the same first loss, another second one.
@@ -419,7 +419,7 @@ TEST_F(Checkpoints, ConvertsStateOnlyWhenToldTo) {
   run(args({"--bf16", "--save", own_ / "fp32", "--train-iters", "4"}));
   const Args o2 = args({"--bf16", "--o2-optimizer", "--load", own_ / "fp32"});
   EXPECT_EQ(run(o2).failed, ExitCode::kBadInput);
-  const Run converted = run(o2 + Args{"--convert-state"});
+  const RunResult converted = run(o2 + Args{"--convert-state"});
   EXPECT_FALSE(converted.failed) << converted.error;
   EXPECT_THAT(converted.terminal, HasSubstr("converted: "));
 
@@ -431,14 +431,15 @@ TEST_F(Checkpoints, ConvertsStateOnlyWhenToldTo) {
 
 TEST_F(Checkpoints, AnotherModelOrOtherDataAreRefused) {
   run(args({"--save", own_ / "a", "--train-iters", "4"}));
-  const Run other_model = run(args({"--load", own_ / "a", "--num-layers", "2"}));
+  const RunResult other_model = run(args({"--load", own_ / "a", "--num-layers", "2"}));
   EXPECT_EQ(other_model.failed, ExitCode::kBadInput);
   EXPECT_THAT(other_model.error, HasSubstr("num_hidden_layers is 1 there and 2 here"));
-  const Run other_data =
+  const RunResult other_data =
       run(args({"--load", own_ / "a", "--seq-length", "8", "--max-position-embeddings", "16"}));
   EXPECT_EQ(other_data.failed, ExitCode::kUsage);
   EXPECT_THAT(other_data.error, HasSubstr("--no-load-rng"));
-  const Run changed = run(args({"--load", own_ / "a", "--lr", "5e-3", "--global-batch-size", "4"}));
+  const RunResult changed =
+      run(args({"--load", own_ / "a", "--lr", "5e-3", "--global-batch-size", "4"}));
   EXPECT_THAT(changed.terminal, HasSubstr("changed: --lr 0.01 -> 0.005"));
   EXPECT_THAT(changed.terminal, HasSubstr("changed: --global-batch-size 2 -> 4"));
 }

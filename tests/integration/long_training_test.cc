@@ -10,7 +10,7 @@ namespace halfstep::testing {
 namespace {
 
 // The mean loss of the last 30 steps.
-double final_loss(const Run& result) {
+double final_loss(const RunResult& result) {
   EXPECT_FALSE(result.failed) << result.error;
   const auto losses = result.series("loss");
   return std::accumulate(losses.end() - 30, losses.end(), 0.0) / 30;

@@ -30,20 +30,20 @@ Folder::~Folder() {
   fs::remove_all(path_, ignored);
 }
 
-std::vector<Json> Run::all(const std::string& event) const {
+std::vector<Json> RunResult::all(const std::string& event) const {
   std::vector<Json> found;
   std::copy_if(events.begin(), events.end(), std::back_inserter(found),
                [&](const Json& e) { return e["event"] == event; });
   return found;
 }
 
-std::vector<double> Run::series(const std::string& key) const {
+std::vector<double> RunResult::series(const std::string& key) const {
   std::vector<double> values;
   for (const Json& event : all("step")) values.push_back(event.at(key).get<double>());
   return values;
 }
 
-Json Run::one(const std::string& event) const {
+Json RunResult::one(const std::string& event) const {
   const auto found = all(event);
   if (found.size() != 1) {
     ADD_FAILURE() << found.size() << " events '" << event << "'; " << error;
@@ -113,8 +113,8 @@ Args without(Args args, const std::string& flag) {
   return args;
 }
 
-Run run(const Args& args) {
-  Run result;
+RunResult run(const Args& args) {
+  RunResult result;
   Folder own_log;
   char* text = nullptr;
   size_t size = 0;

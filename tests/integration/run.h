@@ -27,7 +27,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-struct Run {
+struct RunResult {
   std::string terminal;
   std::vector<Json> events;        // of log.jsonl
   std::optional<ExitCode> failed;  // the code and the message of the Error that ended it
@@ -53,7 +53,7 @@ Args without(Args args, const std::string& flag);
 
 // Runs to the end, or to the Error. Every run writes its log to a folder of its own unless `args`
 // name one.
-Run run(const Args& args);
+RunResult run(const Args& args);
 
 // All bytes of the shards in a checkpoint.
 std::string checkpoint_bytes(const std::string& step_folder);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -39,9 +40,9 @@ TEST_F(Training, TwentyFiveAndTwentyFiveStepsAreFifty) {
     const Args args =
         tiny_run(text_) + kO2 + master +
         Args{"--train-iters", "50", "--lr-decay-style", "cosine", "--lr-warmup-iters", "5"};
-    const Run whole = run(args + Args{"--save", own / "whole", "--save-interval", "25"});
+    const RunResult whole = run(args + Args{"--save", own / "whole", "--save-interval", "25"});
     ASSERT_FALSE(whole.failed) << whole.error;
-    const Run second =
+    const RunResult second =
         run(args + Args{"--save", own / "second", "--load", own / "whole/step_00000025"});
     ASSERT_FALSE(second.failed) << second.error;
 
@@ -65,7 +66,7 @@ TEST_F(Training, TheLossDoesNotDependOnTheCutOfTheBatch) {
   // comes from dot products of at most 32 terms in another blocking, 16 ulp each, through 5
   // matmuls.
   constexpr double kFirstLoss = (128 / 2 + 5 * 16) * 0x1p-24;
-  std::vector<Run> runs;
+  std::vector<RunResult> runs;
   for (const char* micro_batch : {"8", "4", "1"}) {
     runs.push_back(
         run(tiny_run(text_) + Args{"--global-batch-size", "8", "--micro-batch-size", micro_batch}));
@@ -93,8 +94,8 @@ TEST_F(Training, TokensWithoutALossDoNotCount) {
   }
   const Args args = without(tiny_run(text_), "--data") + data +
                     Args{"--eod-mask-loss", "--global-batch-size", "8", "--split", "100,0,0"};
-  const Run one = run(args + Args{"--micro-batch-size", "8"});
-  const Run eight = run(args + Args{"--micro-batch-size", "1"});
+  const RunResult one = run(args + Args{"--micro-batch-size", "8"});
+  const RunResult eight = run(args + Args{"--micro-batch-size", "1"});
   ASSERT_FALSE(one.failed) << one.error;
   const double loss = one.series("loss")[0];
   EXPECT_NEAR(eight.series("loss")[0], loss, loss * (128 / 2 + 5 * 16) * 0x1p-24);
@@ -111,7 +112,7 @@ TEST_F(Training, StepsThatAreNotFiniteAreSkippedWholeAndEndTheRun) {
                                            "1",
                                            "--train-iters",
                                            "9"};
-  const Run diverged = run(args);
+  const RunResult diverged = run(args);
   EXPECT_EQ(diverged.failed, ExitCode::kDiverged);
   EXPECT_THAT(diverged.error, HasSubstr("3 steps in a row"));
   EXPECT_THAT(diverged.error, HasSubstr("model."));  // the first bad parameter
@@ -128,8 +129,8 @@ TEST_F(Training, StepsThatAreNotFiniteAreSkippedWholeAndEndTheRun) {
 }
 
 TEST_F(Training, ClippingBoundsTheStepAndBothNumbersAreLogged) {
-  const Run clipped = run(tiny_run(text_) + Args{"--clip-grad", "0.1"});
-  const Run off = run(tiny_run(text_) + Args{"--clip-grad", "0"});
+  const RunResult clipped = run(tiny_run(text_) + Args{"--clip-grad", "0.1"});
+  const RunResult off = run(tiny_run(text_) + Args{"--clip-grad", "0"});
   EXPECT_EQ(clipped.series("grad_norm")[0], off.series("grad_norm")[0]);  // before clipping
   EXPECT_NEAR(clipped.series("clip")[0], 0.1 / (clipped.series("grad_norm")[0] + 1e-6), 1e-12);
   EXPECT_EQ(off.series("clip")[0], 1);
@@ -137,7 +138,7 @@ TEST_F(Training, ClippingBoundsTheStepAndBothNumbersAreLogged) {
 
 TEST_F(Training, MeasuredBytesAreTheO2Promise) {
   const auto bytes_per_element = [&](const Args& more) {
-    const Run result =
+    const RunResult result =
         run(tiny_run(text_) + Args{"--bf16", "--no-gradient-accumulation-fusion"} + more);
     const Json memory = result.one("memory");
     EXPECT_EQ(memory["planned_bytes"], memory["measured_bytes"]) << result.error;
@@ -151,21 +152,33 @@ TEST_F(Training, MeasuredBytesAreTheO2Promise) {
 }
 
 TEST_F(Training, HealthTellsStallingFromUnbiasedRounding) {
-  const Args o2 = tiny_run(text_) + Args{"--bf16",         "--o2-optimizer",
-                                         "--adam-beta2",   "0.9999",
-                                         "--train-iters",  "30",
-                                         "--log-interval", "30"};
-  const Run stalls = run(o2 + Args{"--state-rounding", "nearest", "--allow-stalling-rounding"});
-  const Run unbiased = run(o2);
-  ASSERT_FALSE(stalls.failed) << stalls.error;
-  EXPECT_GT(stalls.series("lost_exp_avg_sq")[0], 0.5);
-  EXPECT_LT(std::abs(unbiased.series("lost_exp_avg_sq")[0]), 0.5);
+  const Args o2 =
+      tiny_run(text_) +
+      Args{"--bf16", "--o2-optimizer",    "--adam-beta2", "0.999",         "--hidden-size",
+           "64",     "--ffn-hidden-size", "128",          "--train-iters", "100"};
+  // Of the last 50 steps, in ascending order.
+  const auto lost = [&](const Args& more) {
+    const RunResult result = run(o2 + more);
+    EXPECT_FALSE(result.failed) << result.error;
+    const auto all = result.series("lost_exp_avg_sq");
+    std::vector<double> last(all.end() - 50, all.end());
+    std::sort(last.begin(), last.end());
+    return last;
+  };
+  // Nearest does not move at all, in any step. A model of this size has some hundred samples, of
+  // which a few large ones make the sum, so one unbiased step says little (it lies anywhere from 0
+  // to 1, measured mean .25); but half of 50 above .5 has a chance under 1e-6 even if a fourth
+  // were.
+  EXPECT_GT(lost({"--state-rounding", "nearest", "--allow-stalling-rounding"}).front(), 0.99);
+  EXPECT_LT(lost({})[25], 0.5);
 }
 
-// A golden loss per configuration, as data: catches a change of arithmetic that every other test
-// lets pass. CPUs differ in the blocking of matmuls, which moves a loss by the bound above at the
-// first step; from there Adam turns the sign of a gradient near 0 into a step of lr, so the bound
-// that the file gives is for runs that are equal but for such noise.
+// Golden losses per configuration, as data: they catch a change of arithmetic that every other test
+// lets pass. CPUs differ in the blocking of matmuls. Measured over 20 steps, torch's plain kernels
+// against its AVX2 ones move these losses by 1.2e-7 at most; with BF16 gradients a difference in
+// the last bit can flip a rounding, and another cut of the batch (which flips some) moved them by
+// 3e-4. So the tolerances are 5e-6 in FP32, and 1e-4 with BF16 gradients, a fifth of what matmuls
+// in BF16 would move.
 TEST_F(Training, GoldenLosses) {
   const char* source = std::getenv("HALFSTEP_SOURCE_DIR");
   ASSERT_NE(source, nullptr);
@@ -174,7 +187,7 @@ TEST_F(Training, GoldenLosses) {
   ASSERT_FALSE(golden.empty());
   for (const auto& [name, config] : golden.items()) {
     SCOPED_TRACE(name);
-    const Run result =
+    const RunResult result =
         run(tiny_run(text_) + config["flags"].get<Args>() + Args{"--train-iters", "20"});
     ASSERT_FALSE(result.failed) << result.error;
     const auto losses = result.series("loss");
