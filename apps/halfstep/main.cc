@@ -78,7 +78,10 @@ int main(int argc, char** argv) {
     // --help and --version end here too, with code 0.
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   } catch (const halfstep::Error& error) {
-    return fail(error.code(), error.what(), error.hint());
+    const bool unhinted_usage = error.code() == ExitCode::kUsage && error.hint().empty();
+    return fail(
+        error.code(), error.what(),
+        unhinted_usage ? "all flags and what they take: halfstep COMMAND --help" : error.hint());
   } catch (const std::bad_alloc&) {
     return out_of_memory("out of memory");
   } catch (const c10::Error& error) {
