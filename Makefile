@@ -38,7 +38,7 @@ sanitize: setup
 ## bench         the optimizer step against the machine's stream and torch; training speed
 bench: setup
 	build/halfstep bench --check
-	python benchmarks/train_speed.py
+	python benchmarks/train_speed.py --check
 
 ## format        clang-format over everything that git tracks
 format:
