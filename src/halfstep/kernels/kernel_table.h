@@ -40,6 +40,11 @@ struct AdamwRun {
   }
 };
 
+// The same noise, `elements` further on.
+inline NoiseRun advanced(const NoiseRun& noise, int64_t elements) {
+  return {.stream = noise.stream, .first = noise.first + elements};
+}
+
 // sum_squares adds up runs of this many elements of an array (the last one shorter).
 inline constexpr int64_t kSumSquaresRun = 4096;
 

@@ -20,10 +20,6 @@ void for_each_tile(int64_t n, Body&& body) {
   }
 }
 
-NoiseRun advanced(const NoiseRun& noise, int64_t elements) {
-  return {.stream = noise.stream, .first = noise.first + elements};
-}
-
 int64_t adamw(const AdamwFormat& format, const AdamwRun& run) {
   reference::AdamwTile tile;
   int64_t saturated = 0;

@@ -29,10 +29,6 @@ void check_noise(const NoiseRun& noise, int64_t n) {
   }
 }
 
-NoiseRun advanced(const NoiseRun& noise, int64_t elements) {
-  return {.stream = noise.stream, .first = noise.first + elements};
-}
-
 // Adds numbers up in a tree over their positions: the left subtree of n numbers holds the largest
 // power of two below n, the right one the rest. Streaming, as a binary counter: level k holds the
 // sum of a complete group of 2^k numbers while bit k of the count is set.

@@ -1,6 +1,6 @@
 // The AdamW step of one format as one loop: load, compute, round and store a group at a time in
-// registers. Instantiated for the formats that people run (hot_formats.h); the others go through
-// adamw_tile.cc.
+// registers. Instantiated for the formats that people run (adamw_templates.h); the others go
+// through adamw_tile.cc.
 #if defined(HALFSTEP_KERNELS_CPU_ADAMW_TEMPLATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HALFSTEP_KERNELS_CPU_ADAMW_TEMPLATE_INL_H_
 #undef HALFSTEP_KERNELS_CPU_ADAMW_TEMPLATE_INL_H_

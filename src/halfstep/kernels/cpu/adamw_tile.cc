@@ -48,12 +48,15 @@ void step(AdamwTile& tile, const AdamwScalars& scalars, int64_t n) {
 }
 
 // Nearly always none, which a look at whole vectors shows; those may reach into elements beyond n.
+// No maximum: what that makes of a NaN would hide the values before it.
 int64_t count_saturated(const AdamwTile& tile, int64_t n) {
-  VecF32 largest = hn::Zero(f32);
+  const VecF32 limit = hn::Set(f32, 2046.0f);
+  VecF32 above = hn::Zero(f32);
   for (int64_t i = 0; i < n; i += HWY_LANES(float)) {
-    largest = hn::Max(largest, hn::LoadU(f32, tile.v + i));
+    const VecF32 v = hn::LoadU(f32, tile.v + i);
+    above = hn::Or(above, hn::IfThenElseZero(hn::Gt(v, limit), v));
   }
-  if (hn::AllTrue(f32, hn::Le(largest, hn::Set(f32, 2046.0f)))) return 0;
+  if (hn::AllTrue(f32, hn::Eq(above, hn::Zero(f32)))) return 0;
   return std::count_if(tile.v, tile.v + n, ue6m10_saturates);
 }
 

@@ -1,6 +1,6 @@
 // How many elements took which path of the SIMD kernels, so that tests can show that the path they
-// mean to test really ran. Added to once per range, not per vector. Internal to the kernels and
-// their tests.
+// mean to test really ran. Added to once per range, handed_over once per hand-over. Internal to the
+// kernels and their tests.
 #pragma once
 
 #include <atomic>

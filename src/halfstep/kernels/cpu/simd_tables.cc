@@ -43,6 +43,17 @@ void convert(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype, int64
   }
 }
 
+// Tiles split and join too, and are counted as AdamW elements.
+int64_t counted_split(uint16_t* weight, int16_t* remainder, const float* master, int64_t n) {
+  PathCounters::add(path_counters.vector_op, n);
+  return split(weight, remainder, master, n);
+}
+
+void counted_join(float* master, const uint16_t* weight, const int16_t* remainder, int64_t n) {
+  PathCounters::add(path_counters.vector_op, n);
+  join(master, weight, remainder, n);
+}
+
 const KernelTable& table(std::string_view name) {
   static const KernelTable kernels = {
       .name = name,
@@ -51,8 +62,8 @@ const KernelTable& table(std::string_view name) {
       .accumulate = accumulate,
       .sum_squares_run = sum_squares_run,
       .sum_ranks = sum_ranks,
-      .split = split,
-      .join = join,
+      .split = counted_split,
+      .join = counted_join,
       .init_normal = reference_table().init_normal,  // runs once, at start
   };
   return kernels;

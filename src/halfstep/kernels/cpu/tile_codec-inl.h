@@ -18,10 +18,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace halfstep::kernels::HWY_NAMESPACE {
 
-inline NoiseRun advanced(const NoiseRun& noise, int64_t elements) {
-  return {.stream = noise.stream, .first = noise.first + elements};
-}
-
 // dst[i] = round(source(i)) for i < n. source(i, unusual) gives the Pair of a group;
 // by_reference(i, count) does the same for elements that are not ordinary or not a whole block.
 template <Dtype kDtype, Rounding kRounding, class Source, class ByReference>

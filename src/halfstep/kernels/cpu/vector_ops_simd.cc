@@ -61,7 +61,7 @@ void accumulate_as(void* dst, const void* src, int64_t n, const NoiseRun& noise)
   }
 }
 
-// The four squares of a step of 8 elements are spread over 8 / Lanes vectors of FP64.
+// The 8 squares of a step are spread over kSumVectors vectors of FP64.
 using TagF64 = hn::Repartition<double, TagF32>;
 inline constexpr TagF64 f64;
 inline constexpr size_t kLanes64 = HWY_LANES(double);
@@ -180,7 +180,6 @@ void sum_ranks(float* dst, std::span<const void* const> contributions, Dtype dty
 }
 
 int64_t split(uint16_t* weight, int16_t* remainder, const float* master, int64_t n) {
-  PathCounters::add(path_counters.vector_op, n);
   int64_t lost = 0, i = 0;
   for (; i + kGroup <= n; i += kGroup) {
     VecU16 unusual = hn::Zero(u16);
@@ -195,12 +194,11 @@ int64_t split(uint16_t* weight, int16_t* remainder, const float* master, int64_t
     store_u16(codes.remainder, remainder, i);
     lost += static_cast<int64_t>(hn::CountTrue(i16, hn::Lt(tie, hn::Zero(i16))));
   }
-  PathCounters::add(path_counters.handed_over, n - i);
+  if (i < n) PathCounters::add(path_counters.handed_over, n - i);
   return lost + reference_table().split(weight + i, remainder + i, master + i, n - i);
 }
 
 void join(float* master, const uint16_t* weight, const int16_t* remainder, int64_t n) {
-  PathCounters::add(path_counters.vector_op, n);
   store_f32_groups(
       master, n,
       [&](int64_t i, VecU16&)
