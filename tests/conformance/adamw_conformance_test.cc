@@ -127,13 +127,13 @@ struct SliceArrays {
   return ::testing::AssertionSuccess();
 }
 
-// Two sets: a usual step, and one with a negative gradient scale and a large decay.
+// Two sets: a usual step, and (odd numbers) one with a negative gradient scale and a large decay.
 AdamwScalars scalars_of(uint64_t seed) {
   const kernels::AdamwHyperparameters hyper{.lr = 3e-4,
                                             .beta1 = 0.9,
                                             .beta2 = 0.95,
                                             .eps = 1e-8,
-                                            .weight_decay = 0.1,
+                                            .weight_decay = seed % 2 == 1 ? 10.0 : 0.1,
                                             .maximize = seed % 2 == 1};
   return kernels::adamw_scalars(hyper, 7 + static_cast<int64_t>(seed), seed % 2 ? 1.0 / 3 : 1.0);
 }
@@ -179,9 +179,10 @@ std::vector<SliceArrays> filled_ranges(const AdamwFormat& format, DataClass data
 }
 
 // One step over all ranges, in place. Returns how many elements saturated.
-int64_t step_ranges(const AdamwFormat& format, std::vector<SliceArrays>& arrays, uint64_t seed,
-                    ThreadPool& pool) {
-  const AdamwScalars scalars = scalars_of(seed);
+int64_t step_ranges(const AdamwFormat& format, std::vector<SliceArrays>& arrays, DataClass data,
+                    uint64_t seed, ThreadPool& pool) {
+  // With the class of data added even one seed runs both sets.
+  const AdamwScalars scalars = scalars_of(seed + static_cast<uint64_t>(data));
   const std::vector<Range> list = ranges();
   std::vector<AdamwSlice> slices;
   for (size_t k = 0; k < list.size(); ++k) {
@@ -224,14 +225,14 @@ TEST_P(AdamwConformance, HasTheReferencesBits) {
       std::vector<SliceArrays> expected = inputs;
       int64_t expected_saturated = 0;
       with_implementation("reference", [&] {
-        expected_saturated = step_ranges(format, expected, seed, pool);
+        expected_saturated = step_ranges(format, expected, data, seed, pool);
         expect_paths(format, data, true);
       });
       for (const std::string& implementation : implementations_under_test()) {
         SCOPED_TRACE(implementation + ", " + std::string(name_of(data)) + " data");
         std::vector<SliceArrays> actual = inputs;
         with_implementation(implementation, [&] {
-          EXPECT_EQ(step_ranges(format, actual, seed, pool), expected_saturated);
+          EXPECT_EQ(step_ranges(format, actual, data, seed, pool), expected_saturated);
           expect_paths(format, data, false);
         });
         for (size_t k = 0; k < expected.size(); ++k) {
@@ -348,6 +349,32 @@ TEST(AdamwEnvironment, SubnormalsAreFlushed) {
         ASSERT_EQ(arrays.exp_avg.get(i), 0u) << "element " << i;
         ASSERT_EQ(arrays.exp_avg_sq.get(i), 0u) << "element " << i;
       }
+    }
+  }
+}
+
+// A value that saturates counts although a NaN follows it in the same lane of a vector (16 elements
+// on are the same lane for every width).
+TEST(AdamwSaturation, IsCountedBesideNaN) {
+  ThreadPool pool(1);
+  std::vector<std::string> names = implementations_under_test();
+  names.push_back("reference");
+  for (bool amsgrad : {false, true}) {  // a template, and tiles
+    const AdamwFormat format{.master = MasterMode::kSplit,
+                             .exp_avg = Dtype::kBF16,
+                             .exp_avg_sq = Dtype::kUE6M10,
+                             .amsgrad = amsgrad};
+    for (const std::string& implementation : names) {
+      SCOPED_TRACE(implementation + ", " + name_of(format));
+      SliceArrays arrays(format, 100, 0);
+      arrays.fill(DataClass::kOrdinary, 1, [](int64_t i) { return i; });
+      arrays.grad.set(0, 0x44000000);   // 512: with c2 = .05 v' is above 13 000
+      arrays.grad.set(16, 0x7FC00000);  // NaN
+      const AdamwScalars scalars = scalars_of(0);
+      const AdamwSlice slice = arrays.slice(format, scalars);
+      with_implementation(implementation, [&] {
+        EXPECT_EQ(kernels::adamw_step(format, {&slice, 1}, kSeed, pool), 1);
+      });
     }
   }
 }

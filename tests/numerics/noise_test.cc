@@ -113,7 +113,7 @@ TEST(Noise, StreamsAreUncorrelated) {
 }
 
 // The streams as the step uses them: exp_avg, exp_avg_sq and weight of two parameters with equal
-// contents, over two steps, all rounded from the same kind of values.
+// contents after one step, each rounded from one value.
 TEST(Noise, StatesOfAStepAreUncorrelated) {
   constexpr size_t kElements = 1 << 18;
   const AdamwFormat format{.weight = Dtype::kBF16,
