@@ -38,7 +38,8 @@ TEST(PeakExtraBytes, SeesMemoryThatIsFreedAgain) {
     const auto memory = std::make_unique<char[]>(kBytes);
     for (int64_t i = 0; i < kBytes; i += 4096) static_cast<volatile char*>(memory.get())[i] = 1;
   };
-  EXPECT_GE(peak_extra_bytes(touch), kBytes);
+  // The kernel counts resident pages for each CPU and adds them up late: a few may be missing.
+  EXPECT_GE(peak_extra_bytes(touch), kBytes - kBytes / 16);
   EXPECT_LT(peak_extra_bytes([] {}), kBytes / 8);
 }
 

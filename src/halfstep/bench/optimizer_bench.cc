@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "halfstep/bench/stream.h"
 #include "halfstep/core/error.h"
@@ -211,8 +212,7 @@ void add_optimizers(std::vector<Measured>& rows, Tensors& x, const std::vector<P
                   elements});
 }
 
-// Ten 16-bit arrays of n elements are five FP32 ones of n/2: the streams run over what the split
-// step touches, and over FP32 arrays.
+// The streams run over the shared FP32 arrays and leave their values as they are.
 void add_streams(std::vector<Measured>& rows, Tensors& x) {
   const auto data = [](const at::Tensor& t) { return static_cast<float*>(t.data_ptr()); };
   const std::vector<float*> arrays{data(x.grad), data(x.exp_avg), data(x.exp_avg_sq),

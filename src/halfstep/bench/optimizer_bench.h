@@ -26,7 +26,7 @@ struct BenchReport {
   int64_t extra_bytes = 0;  // of a split step, beyond its tensors
 };
 
-// Sets torch's and the kernels' threads. Takes about 33 bytes of memory per element, and 12 more
+// Sets torch's and the kernels' threads. Takes 28 bytes of memory per element, and 12 more
 // while convert-compute-convert runs.
 BenchReport run_optimizer_bench(const BenchOptions& options);
 

@@ -55,7 +55,7 @@ Tolerance tolerance_of_step(const at::Tensor& w, const at::Tensor& g, const at::
                             const at::Tensor& v, int64_t t) {
   const at::Tensor d = (v / (1 - std::pow(kBeta2, t))).sqrt() + kEps;
   const at::Tensor update = kLr / (1 - std::pow(kBeta1, t)) * at::maximum(m.abs(), g.abs()) / d;
-  return {.update = 4 * ulp(update), .weight = ulp(w) + w * 0x1p-25};
+  return {.update = 4 * ulp(update), .weight = ulp(w) + w.abs() * 0x1p-25};
 }
 
 struct Comparison {

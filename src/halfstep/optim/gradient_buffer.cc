@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "halfstep/core/error.h"
 #include "halfstep/core/hash.h"

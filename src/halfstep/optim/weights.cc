@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "halfstep/core/error.h"
 #include "halfstep/core/hash.h"
 #include "halfstep/kernels/vector_ops.h"
