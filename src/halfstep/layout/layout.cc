@@ -38,11 +38,13 @@ int64_t checked_numel(const arch::Parameter& parameter) {
   return numel;
 }
 
-void append(Arena& arena, int64_t parameter, int64_t numel) {
+// `total` is the number of elements in all arenas.
+void append(Arena& arena, int64_t& total, int64_t parameter, int64_t numel) {
   const int64_t padded = (numel + kAlignment - 1) / kAlignment * kAlignment;
-  if (padded > kMaxElements - arena.num_elements) {
+  if (padded > kMaxElements - total) {
     throw UsageError("layout: the model has more bytes than 64 bits can count");
   }
+  total += padded;
   arena.placements.push_back(
       {.parameter = parameter, .offset = arena.num_elements, .numel = numel});
   arena.num_elements += padded;
@@ -140,6 +142,7 @@ Layout build_layout(std::span<const arch::Parameter> parameters, const LayoutOpt
   Layout layout;
   layout.arenas.push_back({.format = options.format});
   std::unordered_set<std::string_view> names;
+  int64_t total = 0;
   for (const arch::Parameter& parameter : parameters) {
     if (!names.insert(parameter.name).second) {
       throw UsageError(fmt::format("layout: parameter '{}' is listed twice", parameter.name));
@@ -155,7 +158,7 @@ Layout build_layout(std::span<const arch::Parameter> parameters, const LayoutOpt
     }
     Arena& arena = layout.arenas[index];
     const auto placement = static_cast<int64_t>(arena.placements.size());
-    append(arena, static_cast<int64_t>(layout.locations.size()), numel);
+    append(arena, total, static_cast<int64_t>(layout.locations.size()), numel);
     layout.locations.push_back({.arena = index, .placement = placement});
   }
   return layout;

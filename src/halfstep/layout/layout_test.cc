@@ -179,7 +179,14 @@ TEST(Layout, RefusesWhatCannotBePlaced) {
                 const int64_t half = int64_t{1} << 58;
                 build({parameter("a", {half}), parameter("b", {half})});
               }),
-              HasSubstr("64 bits"));
+              HasSubstr("the model has more bytes"));
+  EXPECT_THAT(
+      usage_error([] {  // one in each arena
+        const int64_t half = int64_t{1} << 58;
+        build({parameter("a", {half}), parameter("b", {half})},
+              {.format = {}, .keep_fp32 = [](const arch::Parameter& p) { return p.name == "b"; }});
+      }),
+      HasSubstr("the model has more bytes"));
 }
 
 TEST(Layout, RefusesFormatsThatDoNotExist) {
