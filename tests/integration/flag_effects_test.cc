@@ -10,6 +10,7 @@
 #include <set>
 
 #include "halfstep/arch/model_config.h"
+#include "halfstep/checkpoint/reader.h"
 #include "halfstep/data/indexed_writer.h"
 #include "halfstep/data/tokenizer.h"
 #include "halfstep/io/file.h"
@@ -339,26 +340,53 @@ TEST_F(FlagEffects, TokenizerHasASecondName) {
   EXPECT_FALSE(run(args + Args{"--tokenizer-name-or-path", "byte"}).failed);
 }
 
-TEST_F(FlagEffects, LoadHfStartsFromItsWeights) {
-  const auto options = train::checked_options(train::parse_flags(tiny_run(text_)).options);
+// Saves a model of tiny_run's shape as a Hugging Face folder, all its weights FP32 and `value`.
+// Returns the flags of a run that loads it.
+Args hf_run(const std::string& text, const std::string& folder, float value) {
+  const auto options = train::checked_options(train::parse_flags(tiny_run(text)).options);
   const arch::ModelConfig config = train::model_config_from(options, 257);
   std::vector<std::vector<float>> weights;
   std::vector<model::WeightSlot> slots;
   for (const arch::Parameter& parameter : arch::parameter_list(config)) {
-    // All zero: every token is equally likely, whatever the text.
-    weights.emplace_back(parameter.numel(), 0.0f);
+    weights.emplace_back(parameter.numel(), value);
     slots.push_back({weights.back().data(), Dtype::kF32});
   }
-  model::save_hf_folder(*folder_ / "hf", config, slots);
-  Args args = tiny_run(text_);
+  model::save_hf_folder(folder, config, slots);
+  Args args = tiny_run(text);
   for (const char* flag : {"--num-layers", "--hidden-size", "--ffn-hidden-size",
                            "--num-attention-heads", "--kv-channels"}) {
     args = without(args, flag);
   }
-  const RunResult from_hf = run(args + Args{"--load-hf", *folder_ / "hf"});
+  return args + Args{"--load-hf", folder};
+}
+
+TEST_F(FlagEffects, LoadHfStartsFromItsWeights) {
+  // All zero: every token is equally likely, whatever the text.
+  const RunResult from_hf = run(hf_run(text_, *folder_ / "hf_zero", 0.0f));
   ASSERT_FALSE(from_hf.failed) << from_hf.error;
   // ln 257 from sums of 32 FP32 terms: 16 ulp of the sum, and the log's own.
   EXPECT_NEAR(from_hf.series("loss")[0], std::log(257.0), std::log(257.0) * 20 * 0x1p-23);
+}
+
+TEST_F(FlagEffects, LoadHfKeepsTheBitsOfFp32WeightsInTheMaster) {
+  const float third = 1.0f / 3;  // no BF16 number, and no tie between two
+  for (const std::string master : {"fp32", "split"}) {
+    SCOPED_TRACE(master);
+    // A step too small to change any bit.
+    const RunResult result =
+        run(hf_run(text_, *folder_ / "hf_third", third) +
+            Args{"--bf16", "--master", master, "--lr", "1e-30", "--train-iters", "1", "--save",
+                 *folder_ / ("third_" + master)});
+    ASSERT_FALSE(result.failed) << result.error;
+    const checkpoint::CheckpointReader reader(*folder_ / ("third_" + master));
+    std::vector<float> values(16);
+    checkpoint::MutableSlice slice;
+    static_cast<checkpoint::Slice&>(slice) = checkpoint::whole_slice(
+        checkpoint::TensorKind::kMaster, "model.norm.weight", {16}, Dtype::kF32);
+    slice.data = values.data();
+    reader.load({&slice, 1}, {.convert_state = true, .allow_unrequested = true});
+    EXPECT_EQ(values, std::vector<float>(16, third));
+  }
 }
 
 class Checkpoints : public FlagEffects {

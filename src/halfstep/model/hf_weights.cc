@@ -213,18 +213,25 @@ HfWeights::HfWeights(const fs::path& folder, const arch::ModelConfig& config)
     }
     impl_->ignored.push_back(name);
   }
+  impl_->compare_tied();
 }
 HfWeights::~HfWeights() = default;
 HfWeights::HfWeights(HfWeights&&) noexcept = default;
 
 const std::vector<std::string>& HfWeights::ignored() const { return impl_->ignored; }
 
+bool HfWeights::wider_than_bf16(int64_t parameter) const {
+  return impl_->sources.at(static_cast<size_t>(parameter)).tensor->dtype != SafetensorsDtype::kBF16;
+}
+
+void HfWeights::load(int64_t parameter, const WeightSlot& slot) const {
+  const auto index = static_cast<size_t>(parameter);
+  copy_converted(impl_->sources.at(index), slot, impl_->parameters[index].numel());
+}
+
 void HfWeights::load(std::span<const WeightSlot> slots) const {
   check(slots.size() == impl_->sources.size(), "load: one slot per parameter is needed");
-  impl_->compare_tied();
-  for (size_t i = 0; i < slots.size(); ++i) {
-    copy_converted(impl_->sources[i], slots[i], impl_->parameters[i].numel());
-  }
+  for (size_t i = 0; i < slots.size(); ++i) load(static_cast<int64_t>(i), slots[i]);
 }
 
 void save_hf_folder(const fs::path& folder, const arch::ModelConfig& config,

@@ -27,7 +27,7 @@ class HfWeights {
  public:
   // Checks names and shapes against `config`. What follows is decided by the tensors and the config
   // together: with tied embeddings lm_head.weight may be absent, or present and equal to the
-  // embedding (compared in load); without, it must be there.
+  // embedding (all elements are compared); without, it must be there.
   HfWeights(const std::filesystem::path& folder, const arch::ModelConfig& config);
   ~HfWeights();
   HfWeights(HfWeights&&) noexcept;
@@ -36,8 +36,13 @@ class HfWeights {
   // tables that old files store), for the log.
   const std::vector<std::string>& ignored() const;
 
-  // Fills one slot per parameter, in the order of arch::parameter_list. F32, F16 and BF16 are read;
-  // to BF16 by rounding to nearest.
+  // True if a parameter's values, F32 or F16 in the file, need not fit into BF16.
+  bool wider_than_bf16(int64_t parameter) const;
+
+  // Fills the slot of one parameter, by its index in arch::parameter_list. F32, F16 and BF16 are
+  // read; to BF16 by rounding to nearest.
+  void load(int64_t parameter, const WeightSlot& slot) const;
+  // Fills one slot per parameter.
   void load(std::span<const WeightSlot> slots) const;
 
  private:

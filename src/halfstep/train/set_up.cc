@@ -1,3 +1,4 @@
+#include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <regex>
@@ -54,16 +55,29 @@ void make_samplers(Trainer& t) {
   }
 }
 
+// A master keeps the bits that a BF16 weight has no room for. FP32 copies exist of one parameter at
+// a time.
 void load_hf_weights(Trainer& t, const model::HfWeights& file, RunLog& log) {
-  std::vector<model::WeightSlot> slots;
-  const auto& parameters = t.arenas->parameters();
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const auto index = static_cast<int64_t>(p);
-    slots.push_back({t.arenas->data(layout::MemoryClass::kWeight, index),
-                     t.arenas->layout().arena_of(index).format.weight});
+  optim::Arenas& arenas = *t.arenas;
+  std::vector<int64_t> wider;  // than their weights, and with a master
+  for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) {
+    const layout::StorageFormat& format = arenas.layout().arena_of(p).format;
+    if (format.master != MasterMode::kNone && file.wider_than_bf16(p)) {
+      wider.push_back(p);
+    } else {
+      file.load(p, {arenas.data(layout::MemoryClass::kWeight, p), format.weight});
+    }
   }
-  file.load(slots);
-  optim::reset_masters(*t.arenas);
+  optim::reset_masters(arenas);
+  int64_t split_ties = 0;
+  for (const int64_t p : wider) {
+    const at::Tensor values = at::empty(arenas.parameters()[p].shape, at::kFloat);
+    file.load(p, {values.data_ptr(), Dtype::kF32});
+    split_ties += optim::set_weight(arenas, p, values);
+  }
+  if (split_ties > 0) {
+    log.line(fmt::format("  {} values lost an ulp on the way to a split master", split_ties));
+  }
   for (const std::string& name : file.ignored()) {
     log.line(fmt::format("  {}: in the files of --load-hf, not used", name));
   }
