@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "halfstep/arch/model_config.h"
 #include "halfstep/core/error.h"
+#include "halfstep/io/file.h"
+#include "halfstep/io/json.h"
 
 namespace halfstep::arch {
 namespace {
@@ -30,7 +31,8 @@ constexpr std::array kFamilies{
 constexpr const char* kSupported =
     "supported: Llama 2/3, Mistral without sliding window, Qwen2.5 and Qwen3 dense";
 
-// A JSON object whose every access names the file and the key in its errors. null is absent.
+// io::JsonObject for the files of others: null is absent, a missing key may have a default, and
+// every error says which models are supported.
 class Reader {
  public:
   Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -135,17 +137,11 @@ void read_rope(const Reader& config, ModelConfig& model) {
 }  // namespace
 
 ModelConfig load_hf_config(const std::filesystem::path& config_json) {
-  std::ifstream stream(config_json, std::ios::binary);
-  if (!stream) {
-    throw InputError(fmt::format("{}: cannot be opened", config_json.string()),
-                     "a Hugging Face model folder has a config.json");
-  }
-  const std::string text(std::istreambuf_iterator<char>(stream), {});
-  return parse_hf_config(text, config_json.string());
+  return parse_hf_config(io::read_text_file(config_json), config_json.string());
 }
 
 ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json document = io::parse_json(text, file);
   if (!document.is_object()) {
     throw InputError(fmt::format("{}: not a JSON object", file), "download or copy the file again");
   }
