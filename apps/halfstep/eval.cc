@@ -18,6 +18,7 @@ struct EvalOptions {
   std::vector<std::string> data, data_path;
   std::string tokenizer;
   int64_t seq_length = 0, micro_batch_size = 8, max_sequences = 0;
+  bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
   bool json = false;
 };
 
@@ -39,6 +40,9 @@ void run_eval(EvalOptions o) {
   const auto tokens = train::load_tokens(o.data, o.data_path, o.tokenizer);
   const data::PackingOptions packing{.seq_length = o.seq_length,
                                      .eod_token = tokens.eod_token,
+                                     .reset_position_ids = o.reset_position_ids,
+                                     .reset_attention_mask = o.reset_attention_mask,
+                                     .eod_mask_loss = o.eod_mask_loss,
                                      .vocab_size = loaded.config.vocab_size};
   // All windows, in file order.
   const auto samples = train::make_sampler(tokens, packing, 0, "0,1,0", train::Split::kValidation);
@@ -78,6 +82,12 @@ void add_eval(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command->add_option("--max-sequences", o->max_sequences, "read no more than these; default: all")
       ->check(CLI::PositiveNumber);
+  command->add_flag("--reset-position-ids", o->reset_position_ids,
+                    "positions start anew in each document");
+  command->add_flag("--reset-attention-mask", o->reset_attention_mask,
+                    "attention does not cross documents");
+  command->add_flag("--eod-mask-loss", o->eod_mask_loss,
+                    "no loss on the token after the end of a document");
   command->add_flag("--json", o->json, "one JSON document on stdout");
   command->callback([o] { run_eval(*o); });
 }

@@ -63,7 +63,7 @@ void add_generate(CLI::App& app) {
   command->add_option("--tokenizer", o->tokenizer, "byte or a folder; default: the checkpoint's");
   command->add_option("--prompt", o->prompt, "the text to continue")->required();
   command->add_option("--max-new-tokens", o->sampling.max_new_tokens, "stop after these (100)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   command->add_option("--temperature", o->sampling.temperature, "0 (default): the likeliest token")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--top-k", o->sampling.top_k, "sample among the k likeliest; 0: all")

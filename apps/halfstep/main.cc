@@ -4,7 +4,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
+#include <stdexcept>
 #include <string_view>
 #include <typeinfo>
 
@@ -84,6 +86,10 @@ int main(int argc, char** argv) {
         unhinted_usage ? "all flags and what they take: halfstep COMMAND --help" : error.hint());
   } catch (const std::bad_alloc&) {
     return out_of_memory("out of memory");
+  } catch (const std::length_error&) {  // more elements than any vector can have
+    return out_of_memory("out of memory");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(ExitCode::kBadInput, error.what(), "check the path and its rights");
   } catch (const c10::Error& error) {
     return torch_failed(error);
   } catch (const std::exception& error) {

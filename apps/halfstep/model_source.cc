@@ -16,7 +16,7 @@ void add_model_source(CLI::App& command, train::ModelSource& source) {
                                                  {"bf16", MatmulPrecision::kBF16},
                                                  {"fp32", MatmulPrecision::kF32}}));
   command.add_option("--num-threads", source.num_threads, "default: what this process may use")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, train::kMaxThreads));
 }
 
 }  // namespace halfstep::apps

@@ -20,7 +20,7 @@ TINY = """--num-layers 1 --hidden-size 16 --ffn-hidden-size 32 --num-attention-h
 def halfstep(*args, **more):
     environment = os.environ | more.pop("env", {})
     # A byte model may write bytes that are no UTF-8.
-    return subprocess.run([HALFSTEP, *map(str, args)], capture_output=True, text=True, errors="replace",
+    return subprocess.run([HALFSTEP, *(a if isinstance(a, bytes) else str(a) for a in args)], capture_output=True, text=True, errors="replace",
                           env=environment, **more)
 
 
@@ -69,6 +69,13 @@ def test_eval_repeats_what_training_measured(trained, text):
     human = halfstep("eval", "--load", folder, "--data", text)
     assert f"loss {result['loss']:.4f}" in human.stdout
     assert f"{result['loss'] / math.log(2):.4f} bits per byte" in human.stdout
+    # The text is one document: nothing to reset, and no target that follows an end marker.
+    packed = halfstep("eval", "--load", folder, "--data", text, "--json", "--reset-position-ids",
+                      "--reset-attention-mask", "--eod-mask-loss")
+    assert json.loads(packed.stdout) == result
+    two = ["eval", "--load", folder, "--data", text, text, "--json"]
+    masked = json.loads(halfstep(*two, "--eod-mask-loss").stdout)
+    assert masked["tokens"] == json.loads(halfstep(*two).stdout)["tokens"] - 1
     # The count can be cut, and a cut is the beginning.
     one = json.loads(halfstep("eval", "--load", folder, "--data", text, "--max-sequences", 1, "--json").stdout)
     assert one["sequences"] == 1
@@ -94,7 +101,9 @@ def test_generate_continues_a_prompt(trained):
     (["--load", "/nowhere"], 3, "/nowhere", ""),
     (["--config", "/nowhere.json"], 3, "/nowhere.json", ""),
     (["--lr", "1e30", "--max-skipped-steps", "2", "--data", "TEXT"], 6, "2 steps in a row", "lower --lr"),
-    (["--hidden-size", "4TiB", "--data", "TEXT"], 2, "hidden_size is 4398046511104", "--help"),
+    (["--hidden-size", "4TiB", "--data", "TEXT"], 2, "--hidden-size: got 4TiB", "--help"),
+    (["--num-threads", "1e10", "--data", "TEXT"], 2, "--num-threads: got 1e10", "--help"),
+    (["--data", b"\xff"], 2, "--data: ", "rename"),
     # Weights and state of 26 TB.
     (["--ffn-hidden-size", "512MiB", "--hidden-size", "1KiB", "--data", "TEXT"], 4, "out of memory", ""),
 ])

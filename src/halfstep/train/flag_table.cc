@@ -27,11 +27,15 @@ class Table {
          .get = [field](const Options& o) { return Json(o.*field); }});
   }
 
-  void integer(std::string name, int64_t Options::*field, std::string help, int64_t min = 0) {
+  // Far above any use, and small enough that products of two settings are 64-bit numbers.
+  static constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+
+  void integer(std::string name, int64_t Options::*field, std::string help, int64_t min = 0,
+               int64_t max = kLargest) {
     add({.name = name,
          .value = "N",
          .help = std::move(help),
-         .set = [=](Options& o, Values v) { o.*field = integer_value(name, v[0], min); },
+         .set = [=](Options& o, Values v) { o.*field = integer_value(name, v[0], min, max); },
          .get = [field](const Options& o) { return Json(o.*field); }});
   }
 
@@ -205,9 +209,11 @@ void add_run(Table& t) {
             "samples of a step; default: --micro-batch-size", 1);
   t.integer("train-iters", &Options::train_iters,
             "steps of the whole run, those before a resume included", 1);
-  t.integer("seed", &Options::seed, "of initial weights, data order and rounding");
+  t.integer("seed", &Options::seed, "of initial weights, data order and rounding", 0,
+            std::numeric_limits<int64_t>::max());
   t.integer("num-threads", &Options::num_threads,
-            "threads of torch and of the kernels; default: the CPUs this process may use", 1);
+            "threads of torch and of the kernels; default: the CPUs this process may use", 1,
+            kMaxThreads);
   t.choice("matmul-precision", &Options::matmul_precision, kMatmulPrecisions,
            "dtype of matmuls and activations; auto measures both at start");
   t.number("exit-duration-in-mins", &Options::exit_duration_in_mins,

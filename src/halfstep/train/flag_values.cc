@@ -7,10 +7,13 @@
 
 namespace halfstep::train {
 
-int64_t integer_value(const std::string& flag, const std::string& text, int64_t min) {
+int64_t integer_value(const std::string& flag, const std::string& text, int64_t min, int64_t max) {
   const int64_t value = io::parse_bytes(text, "--" + flag);
   if (value < min) {
     throw UsageError(fmt::format("--{}: got {}, expected {} or more", flag, text, min));
+  }
+  if (value > max) {
+    throw UsageError(fmt::format("--{}: got {}, expected {} or less", flag, text, max));
   }
   return value;
 }

@@ -8,8 +8,8 @@
 
 namespace halfstep::train {
 
-// Whole numbers, also "4KiB" and "2e6"; at least `min`. Throws UsageError naming the flag.
-int64_t integer_value(const std::string& flag, const std::string& text, int64_t min);
+// Whole numbers in [min, max], also "4KiB" and "2e6". Throws UsageError naming the flag.
+int64_t integer_value(const std::string& flag, const std::string& text, int64_t min, int64_t max);
 // In [min, max], or strictly between them if `open`.
 double number_value(const std::string& flag, const std::string& text, double min, double max,
                     bool open);

@@ -30,10 +30,21 @@ const Flag& require_flag(const std::string& name, const std::string& where) {
                                    : fmt::format("did you mean --{}?", nearest));
 }
 
+// Settings are kept in log.jsonl and in checkpoints, and JSON can only hold UTF-8.
+void check_utf8(const Flag& flag, const std::string& value) {
+  try {
+    Json(value).dump();
+  } catch (const Json::type_error&) {
+    throw UsageError(fmt::format("--{}: '{}' is not UTF-8", flag.name, value),
+                     "rename that file or folder");
+  }
+}
+
 class Parser {
  public:
   // Later calls win. Values of a list replace those of an earlier source.
   void apply(const Flag& flag, const std::vector<std::string>& values) {
+    for (const std::string& value : values) check_utf8(flag, value);
     flag.set(result_.options, values);
     auto& idle = result_.nothing_to_do;
     if (flag.kind == Flag::Kind::kNothingToDo &&

@@ -17,6 +17,8 @@ enum class DecayStyle : uint8_t { kConstant, kLinear, kCosine, kWsd };
 enum class WsdDecayStyle : uint8_t { kExponential, kLinear, kCosine, kMinusSqrt };
 enum class MatmulPrecision : uint8_t { kAuto, kBF16, kF32 };
 
+inline constexpr int64_t kMaxThreads = 4096;  // of --num-threads; more is a typing error
+
 struct Options {
   // Model: a Hugging Face folder, or Megatron's dimensions.
   std::string load_hf;
