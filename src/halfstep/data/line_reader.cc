@@ -1,20 +1,33 @@
 #include "halfstep/data/line_reader.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <span>
+
+#include "halfstep/core/error.h"
 
 namespace halfstep::data {
 namespace {
 
 constexpr int64_t kBufferBytes = 1 << 20;
 
+// A pipe has no size, and would read as an empty file.
+const std::string& not_special(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    throw InputError(fmt::format("'{}' is not a regular file", path), "check the path");
+  }
+  return path;
+}
+
 }  // namespace
 
 LineReader::LineReader(const std::string& path, int64_t max_line_bytes)
-    : file_(path, O_RDONLY), size_(file_.size()), max_line_bytes_(max_line_bytes) {}
+    : file_(not_special(path), O_RDONLY), size_(file_.size()), max_line_bytes_(max_line_bytes) {}
 
 bool LineReader::fill() {
   if (at_ < buffer_.size()) return true;

@@ -76,7 +76,7 @@ void check_range(const at::Tensor& ids, int64_t limit, bool allow_ignored, const
     if (p[i] >= 0 ? p[i] < limit : allow_ignored && p[i] == -100) continue;
     throw InputError(
         fmt::format("{} {} at position {}: expected 0 to {}", what, p[i], i, limit - 1),
-        "the data were tokenized for another model, or --vocab-size is too small");
+        "the data were tokenized for another model, or --padded-vocab-size is too small");
   }
 }
 
