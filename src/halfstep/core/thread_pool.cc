@@ -7,36 +7,14 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "halfstep/core/cgroup.h"
+
 namespace halfstep {
-namespace {
-
-// CPUs granted by a cgroup v2 or v1 quota; 0 where there is none.
-int cgroup_cpus() {
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2) {
-    std::string quota;
-    double period = 0;
-    if (v2 >> quota >> period && quota != "max" && period > 0) {
-      return static_cast<int>((std::strtod(quota.c_str(), nullptr) + period - 1) / period);
-    }
-    return 0;
-  }
-  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-  std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  double quota = 0, period = 0;
-  if (quota_file >> quota && period_file >> period && quota > 0 && period > 0) {
-    return static_cast<int>((quota + period - 1) / period);
-  }
-  return 0;
-}
-
-}  // namespace
 
 int available_cpus() {
   int cpus = static_cast<int>(std::thread::hardware_concurrency());
