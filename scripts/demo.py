@@ -86,8 +86,11 @@ def table(runs):
     base, o2 = runs.values()
     print(f"\n{'':34}" + "".join(f"{name:>14}" for name in runs) + f"{'O2 / FP32':>12}")
 
+    summary = {}
+
     def row(label, get, form):
         a, b = get(base), get(o2)
+        summary[label] = {"fp32_state": a, "o2": b}
         print(f"{label:34}{form(a):>14}{form(b):>14}{b / a:>12.3f}")
 
     def tail_loss(run):
@@ -108,8 +111,10 @@ def table(runs):
     row("optimizer step, median (ms)", lambda r: median([e["optimizer_ms"] for e in steps(r)]), "{:.2f}".format)
     row("whole step, median (ms)", lambda r: median([e["step_ms"] for e in steps(r)]), "{:.1f}".format)
     row("tokens per second, median", lambda r: median([e["tokens_per_second"] for e in steps(r)]), "{:,.0f}".format)
-    for run_memory in memory.values():
-        assert run_memory["planned_bytes"] == run_memory["measured_bytes"]
+    (RUNS / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    for name, run_memory in memory.items():
+        if run_memory["planned_bytes"] != run_memory["measured_bytes"]:
+            raise SystemExit(f"{name}: planned and measured bytes differ")
 
 
 def class_bytes(memory, name):
@@ -129,7 +134,7 @@ def main(files):
     print("\na few lines by the O2 model, after the prompt 'def ':")
     subprocess.run([HALFSTEP, "generate", "--load", runs["O2"]["dir"], "--prompt", "def ", "--max-new-tokens", "240",
                     "--temperature", "0.7", "--seed", "1"], check=True)
-    print(f"\nlogs and checkpoints: {RUNS.relative_to(ROOT)}")
+    print(f"\nlogs, checkpoints and summary.json: {RUNS.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

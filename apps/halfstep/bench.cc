@@ -35,7 +35,8 @@ ordered_json rows_json(const std::vector<Row>& rows) {
 
 void print_json(const bench::BenchOptions& options, const BenchReport& report) {
   ordered_json bars = ordered_json::array();
-  for (const auto& bar : bench::bars_of(report.rows, report.stream_gbps)) {
+  for (const auto& bar :
+       bench::bars_of(report.rows, report.stream_gbps, kernels::chosen_implementation())) {
     bars.push_back(
         {{"what", bar.what}, {"measured", rounded(bar.measured)}, {"required", bar.required}});
   }
@@ -76,7 +77,8 @@ void print_text(const bench::BenchOptions& options, const BenchReport& report) {
       fmt::format("{} tensors, {} elements", report.list_tensors, report.list_elements).c_str(),
       report.list_rows, report.stream_gbps);
   fmt::print("\n");
-  for (const auto& bar : bench::bars_of(report.rows, report.stream_gbps)) {
+  for (const auto& bar :
+       bench::bars_of(report.rows, report.stream_gbps, kernels::chosen_implementation())) {
     fmt::print("{:<46} {:.2f} (bar {:.2f}{})\n", bar.what, bar.measured, bar.required,
                bar.met() ? "" : ", missed");
   }
@@ -84,7 +86,8 @@ void print_text(const bench::BenchOptions& options, const BenchReport& report) {
 
 void check_bars(const BenchReport& report) {
   std::string missed;
-  for (const auto& bar : bench::bars_of(report.rows, report.stream_gbps)) {
+  for (const auto& bar :
+       bench::bars_of(report.rows, report.stream_gbps, kernels::chosen_implementation())) {
     if (!bar.met()) {
       missed += fmt::format("{}{}: {:.3f}, expected at least {:.2f}", missed.empty() ? "" : "; ",
                             bar.what, bar.measured, bar.required);

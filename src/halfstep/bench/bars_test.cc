@@ -13,14 +13,22 @@ std::vector<Row> rows(double split_ms) {
 }
 
 TEST(Bars, AreMetExactlyAtTheirBound) {
-  for (const Bar& bar : bars_of(rows(10), 18 / 0.75)) EXPECT_TRUE(bar.met()) << bar.what;
+  for (const Bar& bar : bars_of(rows(10), 18 / 0.75, "avx512")) EXPECT_TRUE(bar.met()) << bar.what;
 }
 
 TEST(Bars, FailOneByOne) {
-  for (const Bar& bar : bars_of(rows(10.1), 18 / 0.75)) EXPECT_FALSE(bar.met()) << bar.what;
+  for (const Bar& bar : bars_of(rows(10.1), 18 / 0.75, "avx512"))
+    EXPECT_FALSE(bar.met()) << bar.what;
 }
 
-TEST(Bars, AMissingRowIsAFault) { EXPECT_ANY_THROW(bars_of({}, 20)); }
+TEST(Bars, AreLowerWithoutAvx512ButNeverBelowOne) {
+  const auto wide = bars_of(rows(10), 24, "avx512"), narrow = bars_of(rows(10), 24, "avx2");
+  ASSERT_EQ(wide.size(), narrow.size());
+  for (size_t i = 0; i < wide.size(); ++i) EXPECT_LE(narrow[i].required, wide[i].required);
+  for (size_t i = 0; i < 3; ++i) EXPECT_GT(narrow[i].required, 1);
+}
+
+TEST(Bars, AMissingRowIsAFault) { EXPECT_ANY_THROW(bars_of({}, 20, "avx512")); }
 
 }  // namespace
 }  // namespace halfstep::bench

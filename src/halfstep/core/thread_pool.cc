@@ -8,11 +8,14 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "halfstep/core/cgroup.h"
+#include "halfstep/core/error.h"
 
 namespace halfstep {
 
@@ -54,6 +57,16 @@ struct ThreadPool::State {
     }
   }
 
+  void stop() {
+    {
+      std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    start.notify_all();
+    for (auto& thread : threads) thread.join();
+    threads.clear();
+  }
+
   void thread_main() {
     uint64_t seen = 0;
     std::unique_lock lock(mutex);
@@ -70,19 +83,20 @@ struct ThreadPool::State {
 };
 
 ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
-  for (int i = 1; i < num_threads; ++i) {
-    state_->threads.emplace_back([state = state_.get()] { state->thread_main(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) {
+      state_->threads.emplace_back([state = state_.get()] { state->thread_main(); });
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = state_->threads.size() + 1;
+    state_->stop();
+    throw UsageError("cannot start " + std::to_string(num_threads) + " threads, only " +
+                         std::to_string(started) + ": " + error.what(),
+                     "ask for fewer: --num-threads or OMP_NUM_THREADS");
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-  }
-  state_->start.notify_all();
-  for (auto& thread : state_->threads) thread.join();
-}
+ThreadPool::~ThreadPool() { state_->stop(); }
 
 int ThreadPool::num_threads() const { return static_cast<int>(state_->threads.size()) + 1; }
 
