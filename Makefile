@@ -20,12 +20,11 @@ demo: setup
 ## test          the test suite (C++ and Python)
 test: setup
 	$(CTEST) -LE 'slow|nightly'
-	$(PYTEST) python/tests -m 'not slow'
+	$(PYTEST) python/tests
 
 ## test-slow     what takes minutes: kill tests, long numerics, larger grids
 test-slow: setup
 	$(CTEST) -L slow
-	$(PYTEST) python/tests -m slow
 
 ## test-nightly  exhaustive forms: all 2^32 patterns, full grids
 test-nightly: setup
