@@ -368,6 +368,13 @@ TEST_F(FlagEffects, LoadHfStartsFromItsWeights) {
   EXPECT_NEAR(from_hf.series("loss")[0], std::log(257.0), std::log(257.0) * 20 * 0x1p-23);
 }
 
+TEST_F(FlagEffects, LoadHfRefusesSequencesLongerThanItsPositions) {
+  const RunResult result =
+      run(hf_run(text_, *folder_ / "hf_short", 0.0f) + Args{"--seq-length", "4096"});
+  EXPECT_EQ(result.failed, ExitCode::kUsage);
+  EXPECT_NE(result.error.find("--seq-length 4096"), std::string::npos) << result.error;
+}
+
 TEST_F(FlagEffects, LoadHfKeepsTheBitsOfFp32WeightsInTheMaster) {
   const float third = 1.0f / 3;  // no BF16 number, and no tie between two
   for (const std::string master : {"fp32", "split"}) {

@@ -157,6 +157,14 @@ void report_interval(const Trainer& t, Interval& interval, RunLog& log) {
   Json record = interval.json(peak);
   record["consumed_tokens"] = t.progress.consumed_tokens;
   if (t.options.log_per_layer) record["norms"] = layer_norms(t, interval.last_targets());
+  // docs/numerics.md §3: below 2^-52 ue6m10 has fewer than ten bits.
+  const double small = record.value("small_exp_avg_sq", 0.0);
+  if (t.options.exp_avg_sq_storage() == Dtype::kUE6M10 && small > 0.01) {
+    log.line(
+        fmt::format("  warning: {:.1f} % of exp_avg_sq lie under the full precision of ue6m10; "
+                    "--exp-avg-sq-dtype bf16 has no such limit",
+                    100 * small));
+  }
   log.event(record);
   interval.restart();
 }

@@ -35,7 +35,10 @@ void RunLog::event(const nlohmann::ordered_json& record) {
   if (path_.empty()) return;
   // A non-finite number has no JSON; it becomes null.
   file_ << record.dump() << std::endl;
-  if (!file_) throw InputError(fmt::format("cannot write {}", path_), "is the disk full?");
+  if (!file_) {
+    line(fmt::format("cannot write {} (is the disk full?): the run goes on without it", path_));
+    path_.clear();
+  }
 }
 
 void RunLog::progress(int64_t done, int64_t total, const std::string& note) {

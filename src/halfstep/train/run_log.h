@@ -20,7 +20,8 @@ class RunLog {
   void line(const std::string& text);
   void detail(const std::string& text);
 
-  // One object in log.jsonl; its first key says what it is ("event").
+  // One object in log.jsonl; its first key says what it is ("event"). A log that cannot be written
+  // any more is said once and ends no run.
   void event(const nlohmann::ordered_json& record);
 
   // Redraws the bar.

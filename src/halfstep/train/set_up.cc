@@ -38,6 +38,11 @@ arch::ModelConfig make_config(const Options& options, const TokenSources& tokens
                                  tokens.vocab_size, config.vocab_size),
                      "give the tokenizer of that model: --tokenizer " + options.load_hf);
   }
+  if (options.seq_length > config.max_position_embeddings) {
+    throw UsageError(fmt::format("--seq-length {} is longer than the {} positions of --load-hf",
+                                 options.seq_length, config.max_position_embeddings),
+                     "lower --seq-length, or raise max_position_embeddings in its config.json");
+  }
   return config;
 }
 
