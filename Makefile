@@ -30,7 +30,7 @@ test-slow: setup
 test-nightly: setup
 	$(CTEST) -L nightly
 
-## sanitize      the torch-free tests under AddressSanitizer and UBSan, the threaded ones under TSan
+## sanitize      file readers and plain logic under AddressSanitizer and UBSan, the thread pool under TSan
 sanitize: setup
 	@scripts/sanitize.sh
 
