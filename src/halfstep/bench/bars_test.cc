@@ -21,11 +21,11 @@ TEST(Bars, FailOneByOne) {
     EXPECT_FALSE(bar.met()) << bar.what;
 }
 
-TEST(Bars, AreLowerWithoutAvx512ButNeverBelowOne) {
+TEST(Bars, AreLowerWithoutAvx512) {
   const auto wide = bars_of(rows(10), 24, "avx512"), narrow = bars_of(rows(10), 24, "avx2");
   ASSERT_EQ(wide.size(), narrow.size());
   for (size_t i = 0; i < wide.size(); ++i) EXPECT_LE(narrow[i].required, wide[i].required);
-  for (size_t i = 0; i < 3; ++i) EXPECT_GT(narrow[i].required, 1);
+  EXPECT_LT(narrow[0].required, wide[0].required);
 }
 
 TEST(Bars, AMissingRowIsAFault) { EXPECT_ANY_THROW(bars_of({}, 20, "avx512")); }
