@@ -20,6 +20,9 @@ struct Parameter {
   std::vector<int64_t> shape;  // one or two dimensions
   ParameterKind kind = ParameterKind::kLinear;
   double init_std = 0;  // of kEmbedding and kLinear; biases start at 0, norms at 1
+  // Used on the same input as the parameter before it, so that one matmul can serve both where they
+  // are adjacent in memory: layout cuts nothing between them.
+  bool stacked_on_previous = false;
 
   int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }
   int64_t cols() const { return shape.back(); }

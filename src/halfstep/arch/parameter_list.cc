@@ -14,10 +14,18 @@ std::vector<Parameter> parameter_list(const ModelConfig& config) {
 
   const auto matrix = [&](std::string name, int64_t out, int64_t in,
                           ParameterKind kind = ParameterKind::kLinear) {
-    list.push_back({std::move(name), {out, in}, kind, config.init_std});
+    list.push_back({.name = std::move(name),
+                    .shape = {out, in},
+                    .kind = kind,
+                    .init_std = config.init_std});
   };
   const auto vector = [&](std::string name, int64_t size, ParameterKind kind) {
-    list.push_back({std::move(name), {size}, kind, 0});
+    list.push_back({.name = std::move(name), .shape = {size}, .kind = kind});
+  };
+
+  const auto stacked = [&](std::string name, int64_t out, int64_t in) {
+    matrix(std::move(name), out, in);
+    list.back().stacked_on_previous = true;
   };
 
   matrix("model.embed_tokens.weight", config.vocab_size, hidden, ParameterKind::kEmbedding);
@@ -26,8 +34,8 @@ std::vector<Parameter> parameter_list(const ModelConfig& config) {
     const std::string attention = layer + "self_attn.";
     vector(layer + "input_layernorm.weight", hidden, ParameterKind::kNorm);
     matrix(attention + "q_proj.weight", q_size, hidden);
-    matrix(attention + "k_proj.weight", kv_size, hidden);
-    matrix(attention + "v_proj.weight", kv_size, hidden);
+    stacked(attention + "k_proj.weight", kv_size, hidden);
+    stacked(attention + "v_proj.weight", kv_size, hidden);
     if (config.qkv_bias) {
       vector(attention + "q_proj.bias", q_size, ParameterKind::kBias);
       vector(attention + "k_proj.bias", kv_size, ParameterKind::kBias);
@@ -40,7 +48,7 @@ std::vector<Parameter> parameter_list(const ModelConfig& config) {
     matrix(attention + "o_proj.weight", hidden, q_size);
     vector(layer + "post_attention_layernorm.weight", hidden, ParameterKind::kNorm);
     matrix(layer + "mlp.gate_proj.weight", config.ffn_hidden_size, hidden);
-    matrix(layer + "mlp.up_proj.weight", config.ffn_hidden_size, hidden);
+    stacked(layer + "mlp.up_proj.weight", config.ffn_hidden_size, hidden);
     matrix(layer + "mlp.down_proj.weight", hidden, config.ffn_hidden_size);
   }
   vector("model.norm.weight", hidden, ParameterKind::kNorm);

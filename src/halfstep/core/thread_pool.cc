@@ -128,9 +128,13 @@ std::unique_ptr<ThreadPool>& global_pool() {
   static std::unique_ptr<ThreadPool> pool = std::make_unique<ThreadPool>();
   return pool;
 }
+thread_local ThreadPool* own_pool = nullptr;
 }  // namespace
 
-ThreadPool& ThreadPool::global() { return *global_pool(); }
+ThreadPool& ThreadPool::global() { return own_pool != nullptr ? *own_pool : *global_pool(); }
+
+ThreadPool::Override::Override(ThreadPool& pool) : before_(std::exchange(own_pool, &pool)) {}
+ThreadPool::Override::~Override() { own_pool = before_; }
 
 void ThreadPool::set_global_threads(int num_threads) {
   if (num_threads != global_pool()->num_threads()) {

@@ -32,8 +32,21 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  // The pool of this process, made on first use with available_cpus() threads.
+  // The pool of this process, made on first use with available_cpus() threads; on a thread with an
+  // Override, that pool.
   static ThreadPool& global();
+  // While it lives, global() is `pool` on the thread that made it: ranks that are threads of one
+  // process compute at the same time, and a pool serves one caller.
+  class Override {
+   public:
+    explicit Override(ThreadPool& pool);
+    ~Override();
+    Override(const Override&) = delete;
+    Override& operator=(const Override&) = delete;
+
+   private:
+    ThreadPool* before_;
+  };
   // Replaces the global pool. Not while a kernel runs.
   static void set_global_threads(int num_threads);
 

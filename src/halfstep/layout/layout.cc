@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_set>
+#include <utility>
 
 #include "halfstep/core/error.h"
 
@@ -38,18 +40,65 @@ int64_t checked_numel(const arch::Parameter& parameter) {
   return numel;
 }
 
-// `total` is the number of elements in all arenas.
-void append(Arena& arena, int64_t& total, int64_t parameter, int64_t numel) {
-  const int64_t padded = (numel + kAlignment - 1) / kAlignment * kAlignment;
-  if (padded > kMaxElements - total) {
-    throw UsageError("layout: the model has more bytes than 64 bits can count");
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Fills one arena: parameters are appended to the open bucket until it is full.
+class ArenaBuilder {
+ public:
+  ArenaBuilder(Layout& layout, int64_t index, const LayoutOptions& options)
+      : layout_(layout), index_(index) {
+    const int64_t bytes = dtype_bytes(arena().format.gradient);
+    limit_ = std::max<int64_t>(options.bucket_bytes / bytes, 1);
   }
-  total += padded;
-  arena.placements.push_back(
-      {.parameter = parameter, .offset = arena.num_elements, .numel = numel});
-  arena.num_elements += padded;
-  arena.num_parameters += numel;
-}
+
+  // `together` are stacked parameters, by index and number of elements; `total` is the number of
+  // elements in all arenas.
+  void append(std::span<const std::pair<int64_t, int64_t>> together, int64_t& total) {
+    int64_t added = 0;
+    for (const auto& [parameter, numel] : together) added += round_up(numel, kAlignment);
+    if (open_ && arena().num_elements + added - bucket_.offset > limit_) close(total);
+    if (!open_) {
+      bucket_ = {.arena = index_,
+                 .first_placement = std::ssize(arena().placements),
+                 .offset = arena().num_elements};
+      open_ = true;
+    }
+    for (const auto& [parameter, numel] : together) {
+      layout_.locations[parameter] = {.arena = index_, .placement = std::ssize(arena().placements)};
+      arena().placements.push_back(
+          {.parameter = parameter, .offset = arena().num_elements, .numel = numel});
+      grow(round_up(numel, kAlignment), total);
+      arena().num_parameters += numel;
+    }
+  }
+
+  // Ends the open bucket, padded so that its shards are equal and aligned.
+  void close(int64_t& total) {
+    if (!open_) return;
+    const int64_t used = arena().num_elements - bucket_.offset;
+    bucket_.num_elements = round_up(used, arena().num_ranks * kAlignment);
+    bucket_.end_placement = std::ssize(arena().placements);
+    grow(bucket_.num_elements - used, total);
+    layout_.buckets.push_back(bucket_);
+    open_ = false;
+  }
+
+ private:
+  Arena& arena() { return layout_.arenas[index_]; }
+  void grow(int64_t elements, int64_t& total) {
+    if (elements > kMaxElements - total) {
+      throw UsageError("layout: the model has more bytes than 64 bits can count");
+    }
+    total += elements;
+    arena().num_elements += elements;
+  }
+
+  Layout& layout_;
+  int64_t index_;
+  int64_t limit_;  // elements of a bucket
+  Bucket bucket_;
+  bool open_ = false;
+};
 
 void expect_dtype(const char* what, Dtype got, std::initializer_list<Dtype> allowed) {
   std::string names;
@@ -79,6 +128,10 @@ std::string_view memory_class_name(MemoryClass c) {
       return "max_exp_avg_sq";
   }
   return "?";
+}
+
+bool is_sharded(MemoryClass c) {
+  return c != MemoryClass::kWeight && c != MemoryClass::kGradient;
 }
 
 Dtype StorageFormat::dtype(MemoryClass c) const {
@@ -137,29 +190,96 @@ int64_t Layout::total_bytes() const {
   return sum;
 }
 
+std::vector<ShardSlice> Layout::shard(int64_t rank) const {
+  std::vector<ShardSlice> slices;
+  for (const Bucket& bucket : buckets) {
+    const int64_t size = shard_elements(bucket);
+    const int64_t begin = bucket.offset + rank * size, end = begin + size;
+    const Arena& arena = arenas[bucket.arena];
+    for (int64_t i = bucket.first_placement; i < bucket.end_placement; ++i) {
+      const Placement& p = arena.placements[i];
+      const int64_t from = std::max(p.offset, begin), to = std::min(p.offset + p.numel, end);
+      if (from >= to) continue;
+      const int64_t in_shard = from - begin;
+      slices.push_back(
+          {.parameter = p.parameter,
+           .arena = bucket.arena,
+           .first = from - p.offset,
+           .numel = to - from,
+           .offset = from,
+           .state_offset = bucket.offset / num_ranks() + in_shard,
+           .reduced_byte = num_ranks() == 1
+                               ? from * dtype_bytes(arena.format.gradient)
+                               : bucket.offset * dtype_bytes(arena.format.gradient) +
+                                     in_shard * dtype_bytes(Dtype::kF32)});
+    }
+  }
+  return slices;
+}
+
+Dtype Layout::reduced_dtype(int64_t arena) const {
+  return num_ranks() == 1 ? arenas[arena].format.gradient : Dtype::kF32;
+}
+
+int64_t Layout::wire_bytes(const Bucket& bucket) const {
+  return bucket.num_elements * dtype_bytes(arenas[bucket.arena].wire);
+}
+
+bool Layout::wire_is_copy(const Bucket& bucket) const {
+  return arenas[bucket.arena].wire != arenas[bucket.arena].format.gradient;
+}
+
+int64_t Layout::reduce_scratch_bytes(int64_t in_flight) const {
+  if (num_ranks() == 1) return 0;
+  int64_t receive = 0, send = 0;
+  for (const Bucket& bucket : buckets) {
+    receive = std::max(receive, wire_bytes(bucket));
+    if (wire_is_copy(bucket)) send = std::max(send, wire_bytes(bucket));
+  }
+  return std::min<int64_t>(in_flight, std::ssize(buckets)) * (receive + send);
+}
+
 Layout build_layout(std::span<const arch::Parameter> parameters, const LayoutOptions& options) {
   options.format.validate();
+  check(options.num_ranks >= 1 && options.bucket_bytes >= 1, "layout: ranks and bucket size");
   Layout layout;
-  layout.arenas.push_back({.format = options.format});
+  layout.arenas.push_back(
+      {.format = options.format,
+       .wire = options.format.gradient == Dtype::kBF16 ? Dtype::kBF16 : options.wire,
+       .num_ranks = options.num_ranks});
+  layout.arenas.push_back({.format = kFp32Format, .num_ranks = options.num_ranks});
+  layout.arenas.back().format.amsgrad = options.format.amsgrad;
+  layout.locations.resize(parameters.size());
+  ArenaBuilder builders[] = {{layout, 0, options}, {layout, 1, options}};
+
+  const auto arena_of = [&](const arch::Parameter& parameter) {
+    return options.keep_fp32 && options.keep_fp32(parameter) ? 1 : 0;
+  };
   std::unordered_set<std::string_view> names;
   int64_t total = 0;
-  for (const arch::Parameter& parameter : parameters) {
-    if (!names.insert(parameter.name).second) {
-      throw UsageError(fmt::format("layout: parameter '{}' is listed twice", parameter.name));
+  std::vector<std::pair<int64_t, int64_t>> together;  // index, number of elements
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!names.insert(parameters[p].name).second) {
+      throw UsageError(fmt::format("layout: parameter '{}' is listed twice", parameters[p].name));
     }
-    const int64_t numel = checked_numel(parameter);
-    int64_t index = 0;
-    if (options.keep_fp32 && options.keep_fp32(parameter)) {
-      if (layout.arenas.size() == 1) {
-        layout.arenas.push_back({.format = kFp32Format});
-        layout.arenas.back().format.amsgrad = options.format.amsgrad;
-      }
-      index = 1;
+    together.emplace_back(p, checked_numel(parameters[p]));
+    const bool continues = p + 1 < parameters.size() && parameters[p + 1].stacked_on_previous &&
+                           arena_of(parameters[p + 1]) == arena_of(parameters[p]);
+    if (continues) continue;
+    builders[arena_of(parameters[p])].append(together, total);
+    together.clear();
+  }
+  for (ArenaBuilder& builder : builders) builder.close(total);
+  if (layout.arenas[1].placements.empty()) layout.arenas.pop_back();
+
+  std::ranges::sort(layout.buckets, {}, [&](const Bucket& bucket) {
+    return layout.arenas[bucket.arena].placements[bucket.first_placement].parameter;
+  });
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    const Bucket& bucket = layout.buckets[b];
+    for (int64_t i = bucket.first_placement; i < bucket.end_placement; ++i) {
+      layout.arenas[bucket.arena].placements[i].bucket = static_cast<int64_t>(b);
     }
-    Arena& arena = layout.arenas[index];
-    const auto placement = static_cast<int64_t>(arena.placements.size());
-    append(arena, total, static_cast<int64_t>(layout.locations.size()), numel);
-    layout.locations.push_back({.arena = index, .placement = placement});
   }
   return layout;
 }
