@@ -229,14 +229,16 @@ bool Layout::wire_is_copy(const Bucket& bucket) const {
   return arenas[bucket.arena].wire != arenas[bucket.arena].format.gradient;
 }
 
-int64_t Layout::reduce_scratch_bytes(int64_t in_flight) const {
-  if (num_ranks() == 1) return 0;
-  int64_t receive = 0, send = 0;
+ReduceBuffers Layout::reduce_buffers(int64_t in_flight) const {
+  ReduceBuffers buffers;
+  if (num_ranks() == 1) return buffers;
+  buffers.count = std::min<int64_t>(in_flight, std::ssize(buckets));
   for (const Bucket& bucket : buckets) {
-    receive = std::max(receive, wire_bytes(bucket));
-    if (wire_is_copy(bucket)) send = std::max(send, wire_bytes(bucket));
+    const int64_t bytes = wire_bytes(bucket);
+    buffers.receive_bytes = std::max(buffers.receive_bytes, bytes);
+    if (wire_is_copy(bucket)) buffers.send_bytes = std::max(buffers.send_bytes, bytes);
   }
-  return std::min<int64_t>(in_flight, std::ssize(buckets)) * (receive + send);
+  return buffers;
 }
 
 Layout build_layout(std::span<const arch::Parameter> parameters, const LayoutOptions& options) {

@@ -102,6 +102,15 @@ struct ShardSlice {
   int64_t reduced_byte = 0;
 };
 
+// Buffers for the largest bucket on the wire.
+struct ReduceBuffers {
+  int64_t count = 0;
+  int64_t receive_bytes = 0;  // of each
+  int64_t send_bytes = 0;     // of each, where the wire has another dtype than the gradients
+
+  int64_t bytes() const { return count * (receive_bytes + send_bytes); }
+};
+
 struct Layout {
   std::vector<Arena> arenas;  // first the common one, then, if any parameter asked for it, FP32
   // In the order of their first parameters: forward needs them in this order, backward completes
@@ -125,13 +134,11 @@ struct Layout {
   int64_t shard_elements(const Bucket& bucket) const { return bucket.num_elements / num_ranks(); }
   // kF32 as a sum over ranks; with one rank what was accumulated.
   Dtype reduced_dtype(int64_t arena) const;
-  // Bytes of one bucket on the wire: what its receive buffer takes, and its send buffer where the
-  // wire has another dtype than the gradients.
+  // Bytes of one bucket on the wire, and whether that has another dtype than the gradients.
   int64_t wire_bytes(const Bucket& bucket) const;
   bool wire_is_copy(const Bucket& bucket) const;
-  // What reducing `in_flight` buckets at once takes beside the arenas: so many buffers for the
-  // largest bucket, twice as many where sending needs a copy. 0 with one rank.
-  int64_t reduce_scratch_bytes(int64_t in_flight) const;
+  // What reducing up to `in_flight` buckets at once takes beside the arenas. Nothing with one rank.
+  ReduceBuffers reduce_buffers(int64_t in_flight) const;
 };
 
 struct LayoutOptions {

@@ -1,10 +1,17 @@
-// AdamW over the arenas: global norm, clipping, the all-or-nothing skip of non-finite gradients,
-// and one fused pass over memory (kernels::adamw_step). The arithmetic is docs/numerics.md §2–§8:
-// clip factor and loss weight are one number of the step, gradients are never rewritten.
+// AdamW over what a rank owns of the arenas: global norm, clipping, the all-or-nothing skip of
+// non-finite gradients, and one fused pass over memory (kernels::adamw_step). The arithmetic is
+// docs/numerics.md §2–§8: clip factor and loss weight are one number of the step, gradients are
+// never rewritten.
+//
+// A step has two halves, since what the gradients are divided by (the targets of all ranks) is
+// known only after the ranks have talked: measure(), the one exchange of control numbers of a step,
+// and update(), which is local. With several ranks, gradients are reduced before and weights
+// gathered after (dist). All ranks call both, and get the same results.
 //
 // Complete state: the arenas (weights, masters, exp_avg, …) and one update count per parameter; no
-// generator, no cache. A step allocates nothing. Its bits do not depend on the number of threads or
-// on which kernels run. Called by the training loop, once per global batch.
+// generator, no cache. With one rank a step allocates nothing. Its bits do not depend on the number
+// of threads, on which kernels run or, from the same reduced gradients, on the number of ranks.
+// Called by the training loop, once per global batch.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "halfstep/comm/communicator.h"
 #include "halfstep/kernels/adamw.h"
 #include "halfstep/kernels/rounding_policy.h"
 #include "halfstep/optim/arenas.h"
@@ -58,7 +66,7 @@ struct StepResult {
   double clip_coefficient = 1;  // 1: not clipped
   bool skipped = false;         // a gradient was not finite: nothing at all was changed
   int64_t bad_parameter = -1;   // the first one with a non-finite gradient
-  int64_t saturated = 0;        // exp_avg_sq values above ue6m10's range
+  int64_t saturated = 0;        // exp_avg_sq values of this rank above ue6m10's range
   double milliseconds = 0;
   std::optional<kernels::RoundingHealth> health = std::nullopt;
 };
@@ -73,11 +81,18 @@ struct UpdateCounts {
 class AdamW {
  public:
   // Throws UsageError for options that are out of range, for a nearest rounding that stalls, and
-  // for ue6m10 with eps < 1e-8. `arenas` must outlive this object.
-  AdamW(Arenas& arenas, const AdamWOptions& options);
+  // for ue6m10 with eps < 1e-8. `arenas` and `ranks` must outlive this object; `ranks` are those
+  // that share the arenas' layout, null where that is for one.
+  AdamW(Arenas& arenas, const AdamWOptions& options, comm::Communicator* ranks = nullptr);
 
-  // One step on the sum of gradients in `gradients`. Parameters without a contribution are left
-  // alone: no decay, no count.
+  // Σ g² of each parameter and whether it had a contribution on any rank, from the reduced
+  // gradients in the arenas. `partial_sums` of the caller (losses, targets, votes) travel along and
+  // become their sums over ranks.
+  void measure(const GradientBuffer& gradients, std::span<double> partial_sums = {});
+  // The step on what was measured. Parameters without a contribution are left alone: no decay, no
+  // count.
+  StepResult update(const StepOptions& options);
+  // Both, on a single rank: also zeroes gradients without a contribution.
   StepResult step(GradientBuffer& gradients, const StepOptions& options);
 
   const std::vector<DecayGroup>& decay_groups() const { return groups_; }
@@ -86,8 +101,8 @@ class AdamW {
   const std::vector<std::string>& warnings() const { return warnings_; }
   const AdamWOptions& options() const { return options_; }
 
-  // Σ g² of each parameter's gradient sum at the last step, 0 without a contribution; divide its
-  // root by the loss weight for a norm.
+  // Σ g² of each parameter's gradient sum at the last step, over all ranks; 0 without a
+  // contribution. Divide its root by the loss weight for a norm.
   std::span<const double> gradient_sum_squares() const { return sum_squares_; }
 
   // Updates that each parameter has had: t of the last one.
@@ -97,22 +112,25 @@ class AdamW {
   void set_update_counts(const UpdateCounts& counts);
 
  private:
-  // √Σ g² of the gradient sums; names the first parameter that is not finite.
-  double measure_norm(const GradientBuffer& gradients, int64_t& bad_parameter);
+  // Sums the caller's numbers, sum_squares_ and contributed_ over ranks.
+  void exchange(std::span<double> partial_sums);
   // The slices of this step, for the parameters that had a contribution.
-  void fill_slices(const GradientBuffer& gradients, double lr, double grad_scale);
+  void fill_slices(double lr, double grad_scale);
 
   Arenas& arenas_;
   AdamWOptions options_;
+  comm::Communicator* ranks_;
   std::vector<DecayGroup> groups_;
   std::vector<std::string> warnings_;
   std::vector<ArenaFormat> formats_;                      // by arena
-  std::vector<std::vector<kernels::AdamwSlice>> slices_;  // by arena; capacity for all parameters
-  std::vector<kernels::AdamwSlice> templates_;  // by parameter: everything but t and scalars
-  std::vector<double> weight_decays_;           // by parameter
-  std::vector<kernels::AdamwScalars> scalars_;  // by parameter
-  std::vector<double> sum_squares_;             // by parameter
-  std::vector<int64_t> updates_;                // by parameter
+  std::vector<std::vector<kernels::AdamwSlice>> slices_;  // by arena; capacity for all
+  std::vector<kernels::AdamwSlice> templates_;  // by owned slice: everything but t and scalars
+  std::vector<double> weight_decays_;           // by parameter, as all that follow
+  std::vector<kernels::AdamwScalars> scalars_;
+  std::vector<double> sum_squares_;
+  std::vector<uint8_t> contributed_;  // on any rank
+  std::vector<int64_t> updates_;
+  double measure_ms_ = 0;
 };
 
 }  // namespace halfstep::optim

@@ -281,6 +281,66 @@ TEST(AdamW, HealthReadsAndDoesNotWrite) {
   EXPECT_EQ(testing::fingerprint(*with.arenas), testing::fingerprint(*without.arenas));
 }
 
+// The whole of the step but the sign of the gradient, so bit for bit in every format.
+TEST(AdamW, MaximizingIsMinimizingTheNegative) {
+  for (const layout::StorageFormat& format :
+       {testing::kAllFp32, testing::kO2, testing::kO2Split, testing::kO2NoMaster}) {
+    Trainer up(small_model(), {.format = format}, {.maximize = true});
+    Trainer down(small_model(), {.format = format});
+    Trainer same_sign(small_model(), {.format = format});
+    for (int64_t step = 0; step < 5; ++step) {
+      up.step(step);
+      same_sign.step(step);
+      down.begin();
+      for (int64_t p = 0; p < std::ssize(down.arenas->parameters()); ++p) {
+        down.gradients.add(p, -testing::gradient(*down.arenas, p, step));
+      }
+      down.adamw.step(down.gradients, {.lr = 1e-3});
+    }
+    EXPECT_EQ(testing::fingerprint(*up.arenas), testing::fingerprint(*down.arenas));
+    EXPECT_NE(testing::fingerprint(*up.arenas), testing::fingerprint(*same_sign.arenas));
+  }
+}
+
+// One large gradient, then small ones: the maximum stays where exp_avg_sq falls, in FP32 and in the
+// 16-bit formats, and steps stay as small as it says.
+TEST(AdamW, AmsgradKeepsTheLargestSecondMoment) {
+  for (layout::StorageFormat format : {testing::kAllFp32, testing::kO2NoMaster}) {
+    format.amsgrad = true;
+    // A half of 1 squared has no bits to round, so the maximum (to nearest) and exp_avg_sq start
+    // equal.
+    const AdamWOptions options{.beta2 = 0.5, .weight_decay = 0, .clip_grad = 0};
+    Trainer run({parameter("w", {4, 64})}, {.format = format}, options);
+    format.amsgrad = false;
+    Trainer plain({parameter("w", {4, 64})}, {.format = format}, options);
+    const auto moved_by = [](Trainer& trainer, double g) {
+      const at::Tensor before = trainer.arenas->weights()[0].detach().to(at::kDouble);
+      trainer.begin();
+      trainer.gradients.add(0, at::full({4, 64}, g));
+      trainer.adamw.step(trainer.gradients, {.lr = 1e-1});
+      return (trainer.arenas->weights()[0].detach().to(at::kDouble) - before)
+          .abs()
+          .mean()
+          .item<double>();
+    };
+    moved_by(run, 1);
+    moved_by(plain, 1);
+    const at::Tensor largest = run.arenas->view(MemoryClass::kMaxExpAvgSq, 0).clone();
+    EXPECT_TRUE(largest.equal(run.arenas->view(MemoryClass::kExpAvgSq, 0)));
+    double with = 0, without = 0;
+    for (int step = 0; step < 20; ++step) {
+      with = moved_by(run, 1e-2);
+      without = moved_by(plain, 1e-2);
+    }
+    EXPECT_TRUE(run.arenas->view(MemoryClass::kMaxExpAvgSq, 0).equal(largest));
+    // exp_avg_sq has fallen from .5 to 1e-4, and what the update divides by to .014 of what it was.
+    EXPECT_TRUE(run.arenas->view(MemoryClass::kExpAvgSq, 0).lt(1e-3).all().item<bool>());
+    EXPECT_LT(with, 0.1 * without);
+    moved_by(run, 2);
+    EXPECT_TRUE(run.arenas->view(MemoryClass::kMaxExpAvgSq, 0).gt(largest).all().item<bool>());
+  }
+}
+
 // v = .05·g² of g = 1000 is far above ue6m10's 2046: every element of every parameter but the kept
 // ones saturates, once each.
 TEST(AdamW, SaturatedElementsAreCounted) {

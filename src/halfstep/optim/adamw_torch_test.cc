@@ -1,5 +1,5 @@
 // Twenty steps against torch's own fused AdamW (FP32 weights, FP32 state, the same gradients): an
-// independent implementation of the same formulas.
+// independent implementation of the same formulas, also with amsgrad and maximize.
 #include <ATen/ATen.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <gtest/gtest.h>
@@ -17,6 +17,11 @@ using layout::MemoryClass;
 constexpr double kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kWeightDecay = 0.1, kLr = 1e-3;
 constexpr int64_t kSteps = 20;
 
+struct Variant {
+  bool amsgrad = false;
+  bool maximize = false;
+};
+
 // torch's side: copies of all weights, and state that starts at zero.
 struct TorchAdamW {
   explicit TorchAdamW(const Arenas& arenas) {
@@ -24,20 +29,30 @@ struct TorchAdamW {
       weights.push_back(w.detach().clone());
       exp_avg.push_back(at::zeros_like(weights.back()));
       exp_avg_sq.push_back(at::zeros_like(weights.back()));
+      max_exp_avg_sq.push_back(at::zeros_like(weights.back()));
       steps.push_back(at::zeros({}, at::kFloat));
     }
   }
 
-  void step(const Arenas& arenas, const std::vector<at::Tensor>& gradients) {
+  void step(const Arenas& arenas, const std::vector<at::Tensor>& gradients,
+            const Variant& variant) {
     for (size_t p = 0; p < weights.size(); ++p) {
       steps[p].add_(1);  // torch's kernel expects the count of the step that it takes
       const double decay = arenas.parameters()[p].decayed() ? kWeightDecay : 0;
-      at::_fused_adamw_({weights[p]}, {gradients[p]}, {exp_avg[p]}, {exp_avg_sq[p]}, {}, {steps[p]},
-                        kLr, kBeta1, kBeta2, decay, kEps, /*amsgrad=*/false, /*maximize=*/false);
+      std::vector<at::Tensor> largest;
+      if (variant.amsgrad) largest.push_back(max_exp_avg_sq[p]);
+      at::_fused_adamw_({weights[p]}, {gradients[p]}, {exp_avg[p]}, {exp_avg_sq[p]}, largest,
+                        {steps[p]}, kLr, kBeta1, kBeta2, decay, kEps, variant.amsgrad,
+                        variant.maximize);
     }
   }
 
-  std::vector<at::Tensor> weights, exp_avg, exp_avg_sq, steps;
+  // What the update divides by.
+  const at::Tensor& denominator(size_t p, const Variant& variant) const {
+    return variant.amsgrad ? max_exp_avg_sq[p] : exp_avg_sq[p];
+  }
+
+  std::vector<at::Tensor> weights, exp_avg, exp_avg_sq, max_exp_avg_sq, steps;
 };
 
 at::Tensor ulp(const at::Tensor& x) {
@@ -59,20 +74,24 @@ Tolerance tolerance_of_step(const at::Tensor& w, const at::Tensor& g, const at::
 }
 
 struct Comparison {
-  double worst = 0;  // largest share of the tolerance that a difference took
-  double moved = 0;  // largest |w − w at start|: that something happened at all
+  double worst = 0;   // largest share of the tolerance that a difference took
+  double moved = 0;   // largest |w − w at start|: that something happened at all
+  bool held = false;  // amsgrad: some exp_avg_sq fell below its maximum, which then counted
 };
 
 // `restart`: each step starts torch from our state; else both run freely, and errors of one step
 // live on in m and v, at most undiminished: after t steps an update is off by at most t times.
-Comparison compare(bool restart) {
-  const auto arenas = testing::make_arenas(testing::small_model(), {.format = testing::kAllFp32});
+Comparison compare(bool restart, const Variant& variant = {}) {
+  layout::StorageFormat format = testing::kAllFp32;
+  format.amsgrad = variant.amsgrad;
+  const auto arenas = testing::make_arenas(testing::small_model(), {.format = format});
   init_weights(*arenas, 3);
   GradientBuffer gradients(*arenas, {});
   AdamW adamw(*arenas, {.beta1 = kBeta1,
                         .beta2 = kBeta2,
                         .eps = kEps,
                         .weight_decay = kWeightDecay,
+                        .maximize = variant.maximize,
                         .clip_grad = 0});
   TorchAdamW torch(*arenas);
   const TorchAdamW start(*arenas);
@@ -91,21 +110,26 @@ Comparison compare(bool restart) {
         torch.weights[p].copy_(ours(MemoryClass::kWeight));
         torch.exp_avg[p].copy_(ours(MemoryClass::kExpAvg));
         torch.exp_avg_sq[p].copy_(ours(MemoryClass::kExpAvgSq));
+        if (variant.amsgrad) torch.max_exp_avg_sq[p].copy_(ours(MemoryClass::kMaxExpAvgSq));
         allowed[p].zero_();
       }
     }
     adamw.step(gradients, {.lr = kLr});
     std::vector<at::Tensor> before;
     for (const at::Tensor& w : torch.weights) before.push_back(w.clone());
-    torch.step(*arenas, g);
+    torch.step(*arenas, g, variant);
     for (size_t p = 0; p < g.size(); ++p) {
       const auto f64 = [](const at::Tensor& x) { return x.detach().to(at::kDouble); };
       const at::Tensor size = f64(at::maximum(before[p].abs(), torch.weights[p].abs()));
-      const Tolerance step =
-          tolerance_of_step(size, f64(g[p]), f64(torch.exp_avg[p]), f64(torch.exp_avg_sq[p]), t);
+      const Tolerance step = tolerance_of_step(size, f64(g[p]), f64(torch.exp_avg[p]),
+                                               f64(torch.denominator(p, variant)), t);
       allowed[p] += step.update * (restart ? 1.0 : static_cast<double>(t)) + step.weight;
       const at::Tensor difference = (f64(arenas->weights()[p]) - f64(torch.weights[p])).abs();
       result.worst = std::max(result.worst, (difference / allowed[p]).max().item<double>());
+      if (variant.amsgrad) {
+        result.held =
+            result.held || torch.max_exp_avg_sq[p].gt(torch.exp_avg_sq[p]).any().item<bool>();
+      }
       const at::Tensor moved = (f64(torch.weights[p]) - f64(start.weights[p])).abs();
       result.moved = std::max(result.moved, moved.max().item<double>());
     }
@@ -125,6 +149,18 @@ TEST(AdamWAgainstTorch, TwentyStepsAgree) {
   EXPECT_LE(result.worst, 1);
   EXPECT_GT(result.moved, 5 * kLr);
   RecordProperty("share_of_tolerance", std::to_string(result.worst));
+}
+
+TEST(AdamWAgainstTorch, AmsgradAndMaximizeAgree) {
+  for (const Variant& variant : {Variant{.amsgrad = true}, Variant{.maximize = true},
+                                 Variant{.amsgrad = true, .maximize = true}}) {
+    for (const bool restart : {true, false}) {
+      const Comparison result = compare(restart, variant);
+      EXPECT_LE(result.worst, 1) << variant.amsgrad << variant.maximize << restart;
+      EXPECT_GT(result.moved, 5 * kLr);
+      EXPECT_EQ(result.held, variant.amsgrad);
+    }
+  }
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ size_t index_of(MemoryClass c) { return static_cast<size_t>(c); }
 at::Tensor allocate_zeroed(const layout::Arena& arena, MemoryClass c, at::Device device) {
   const Dtype dtype = arena.format.dtype(c);
   try {
-    return at::empty({arena.num_elements}, at::dtype(torch_dtype(dtype)).device(device)).zero_();
+    return at::empty({arena.elements(c)}, at::dtype(torch_dtype(dtype)).device(device)).zero_();
   } catch (const c10::Error&) {
     throw Error(ExitCode::kOutOfMemory,
                 fmt::format("out of memory: {} ({}) of {} parameters need {} bytes",
@@ -55,8 +55,12 @@ void check_memory(const MemoryReport& report) {
   }
 }
 
-Arenas::Arenas(std::vector<arch::Parameter> parameters, layout::Layout layout, at::Device device)
-    : parameters_(std::move(parameters)), layout_(std::move(layout)), device_(device) {
+Arenas::Arenas(std::vector<arch::Parameter> parameters, layout::Layout layout, int64_t rank,
+               at::Device device)
+    : parameters_(std::move(parameters)),
+      layout_(std::move(layout)),
+      device_(device),
+      shard_(layout_.shard(rank)) {
   if (!device.is_cpu()) {
     throw UsageError(fmt::format("device '{}' is not supported; expected cpu", device.str()));
   }
@@ -70,9 +74,9 @@ Arenas::Arenas(std::vector<arch::Parameter> parameters, layout::Layout layout, a
     flat_[a].resize(layout::kMemoryClasses.size());
     for (const MemoryClass c : layout::kMemoryClasses) {
       if (arena.format.bytes_per_element(c) == 0) continue;
-      const int64_t before = counter.live_bytes();
+      const int64_t before = counter.thread_bytes();
       flat_[a][index_of(c)] = allocate_zeroed(arena, c, device);
-      const int64_t measured = counter.live_bytes() - before;
+      const int64_t measured = counter.thread_bytes() - before;
       memory_.classes.push_back(
           {.arena = static_cast<int64_t>(a),
            .memory_class = c,
@@ -88,6 +92,8 @@ Arenas::Arenas(std::vector<arch::Parameter> parameters, layout::Layout layout, a
   }
   check_memory(memory_);
 
+  owned_.assign(parameters_.size(), -1);
+  for (size_t i = 0; i < shard_.size(); ++i) owned_[shard_[i].parameter] = static_cast<int64_t>(i);
   for (size_t p = 0; p < parameters_.size(); ++p) {
     check(layout_.placement_of(p).numel == parameters_[p].numel(),
           "arenas: layout of other shapes");
@@ -101,14 +107,33 @@ Arenas::Arenas(std::vector<arch::Parameter> parameters, layout::Layout layout, a
 at::Tensor Arenas::view(MemoryClass c, int64_t parameter) const {
   const at::Tensor& whole = flat(c, layout_.locations.at(parameter).arena);
   if (!whole.defined()) return {};
+  if (layout::is_sharded(c)) {
+    const layout::ShardSlice* slice = owned(parameter);
+    return slice == nullptr ? at::Tensor() : whole.narrow(0, slice->state_offset, slice->numel);
+  }
   const layout::Placement& place = layout_.placement_of(parameter);
   return whole.narrow(0, place.offset, place.numel);
 }
 
 void* Arenas::data(MemoryClass c, int64_t parameter) const {
-  const at::Tensor& whole = flat(c, layout_.locations.at(parameter).arena);
+  if (layout::is_sharded(c)) {
+    const layout::ShardSlice* slice = owned(parameter);
+    return slice == nullptr ? nullptr : data(c, *slice);
+  }
+  return element(c, layout_.locations.at(parameter).arena, layout_.placement_of(parameter).offset);
+}
+
+void* Arenas::data(MemoryClass c, const layout::ShardSlice& slice) const {
+  return element(c, slice.arena, layout::is_sharded(c) ? slice.state_offset : slice.offset);
+}
+
+void* Arenas::reduced_gradient(const layout::ShardSlice& slice) const {
+  return static_cast<char*>(base(MemoryClass::kGradient, slice.arena)) + slice.reduced_byte;
+}
+
+void* Arenas::element(MemoryClass c, int64_t arena, int64_t offset) const {
+  const at::Tensor& whole = flat(c, arena);
   if (!whole.defined()) return nullptr;
-  const int64_t offset = layout_.placement_of(parameter).offset;
   return static_cast<char*>(whole.data_ptr()) + offset * whole.element_size();
 }
 

@@ -109,7 +109,7 @@ TEST(Arenas, OtherDevicesAreRefused) {
   auto parameters = small_model();
   auto layout = layout::build_layout(parameters, {});
   EXPECT_THAT(testing::message_of<UsageError>(
-                  [&] { Arenas(parameters, layout, at::Device(at::kCUDA, 0)); }),
+                  [&] { Arenas(parameters, layout, 0, at::Device(at::kCUDA, 0)); }),
               HasSubstr("'cuda:0'"));
 }
 

@@ -21,6 +21,8 @@ using layout::MemoryClass;
 
 constexpr int64_t kMaxMicroBatches = 65536;  // 16 bits of the noise's address
 
+}  // namespace
+
 // Takes a leaf's gradient out of autograd's hands as soon as it is complete.
 class TakeGradient final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -28,9 +30,7 @@ class TakeGradient final : public torch::autograd::PostAccumulateGradHook {
       : buffer_(buffer), parameter_(parameter) {}
 
   void operator()(const at::Tensor& leaf) override {
-    const at::Tensor gradient = std::exchange(leaf.mutable_grad(), at::Tensor());
-    // Undefined where add_product has taken all of it.
-    if (gradient.defined()) buffer_.add(parameter_, gradient);
+    buffer_.take(parameter_, leaf);
   }
 
  private:
@@ -38,7 +38,12 @@ class TakeGradient final : public torch::autograd::PostAccumulateGradHook {
   int64_t parameter_;
 };
 
-}  // namespace
+void GradientBuffer::take(int64_t parameter, const at::Tensor& leaf) {
+  const at::Tensor gradient = std::exchange(leaf.mutable_grad(), at::Tensor());
+  // Undefined where add_product has taken all of it.
+  if (gradient.defined()) add(parameter, gradient);
+  if (listener_ != nullptr) listener_->gradient_complete(parameter);
+}
 
 GradientBuffer::GradientBuffer(Arenas& arenas, const GradientBufferOptions& options)
     : arenas_(arenas),

@@ -29,6 +29,14 @@ struct GradientBufferOptions {
   uint64_t seed = 0;
 };
 
+// Is told when a parameter's gradient of a micro-batch is complete: after the last use of the
+// parameter in a backward(), on the thread that calls it.
+class GradientListener {
+ public:
+  virtual ~GradientListener() = default;
+  virtual void gradient_complete(int64_t parameter) = 0;
+};
+
 class GradientBuffer {
  public:
   // Installs a hook on each of arenas.weights(). Throws UsageError if fusion is asked for with
@@ -44,9 +52,10 @@ class GradientBuffer {
   void begin_step(std::span<const int64_t> updates);
   // Before each backward(): the index of its micro-batch in the global batch (dp_rank·K + k).
   void begin_micro_batch(int64_t global_index);
-  // After the last one: zeroes the gradients of parameters without a contribution. AdamW::step
-  // calls it; whoever reads gradients before calls it too.
+  // After the last one: zeroes the gradients of parameters without a contribution.
   void finish_step();
+  // Null for none.
+  void set_listener(GradientListener* listener) { listener_ = listener; }
 
   // What model::WeightGradientSink asks for, for `count` parameters with equal columns. Acts where
   // factors and buffers are FP32, else returns false: then the product reaches the hook, through
@@ -64,6 +73,8 @@ class GradientBuffer {
   const kernels::RoundingChoice& rounding(int64_t arena) const { return roundings_[arena]; }
 
  private:
+  friend class TakeGradient;  // the hook
+  void take(int64_t parameter, const at::Tensor& leaf);
   void add_fused(int64_t parameter, int64_t end, const at::Tensor& grad_output,
                  const at::Tensor& input);
 
@@ -74,6 +85,7 @@ class GradientBuffer {
   std::vector<uint64_t> name_hashes_;
   std::vector<int64_t> updates_;
   uint32_t micro_step_ = 0;
+  GradientListener* listener_ = nullptr;
 };
 
 }  // namespace halfstep::optim

@@ -17,6 +17,7 @@ constexpr size_t kHeaderBytes = 64;
 
 std::atomic<int64_t> live{0};
 std::atomic<int64_t> allocations{0};
+thread_local int64_t live_of_thread = 0;
 std::atomic<int> current_phase{static_cast<int>(Phase::kSetup)};
 std::array<std::atomic<int64_t>, kNumPhases> peaks{};
 
@@ -38,6 +39,7 @@ class CountingAllocator final : public c10::Allocator {
     std::memcpy(raw, &bytes, sizeof bytes);
     allocations.fetch_add(1, std::memory_order_relaxed);
     const auto size = static_cast<int64_t>(bytes);
+    live_of_thread += size;
     raise(peaks[current_phase.load(std::memory_order_relaxed)],
           live.fetch_add(size, std::memory_order_relaxed) + size);
     void* data = raw + kHeaderBytes;
@@ -61,6 +63,7 @@ class CountingAllocator final : public c10::Allocator {
     char* raw = static_cast<char*>(data) - kHeaderBytes;
     size_t bytes = 0;
     std::memcpy(&bytes, raw, sizeof bytes);
+    live_of_thread -= static_cast<int64_t>(bytes);
     live.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     instance()->base_->raw_deallocate(raw);
   }
@@ -93,6 +96,8 @@ MemoryCounter& MemoryCounter::instance() {
 }
 
 int64_t MemoryCounter::live_bytes() const { return live.load(); }
+
+int64_t MemoryCounter::thread_bytes() const { return live_of_thread; }
 
 int64_t MemoryCounter::num_allocations() const { return allocations.load(); }
 

@@ -22,6 +22,8 @@ class MemoryCounter {
 
   // Bytes of all tensors alive now.
   int64_t live_bytes() const;
+  // Bytes that this thread has allocated, less those that it has freed.
+  int64_t thread_bytes() const;
   // Tensor allocations so far.
   int64_t num_allocations() const;
 

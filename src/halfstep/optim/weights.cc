@@ -17,36 +17,39 @@ using layout::MemoryClass;
 
 constexpr kernels::NoiseRun kNoNoise{};  // nearest rounding uses none
 
-// One parameter's weight and master.
-struct Target {
-  Dtype dtype;
-  MasterMode mode;
-  void* weight;
-  void* master;
-  int64_t numel;
-};
-
-Target target_of(const Arenas& arenas, int64_t parameter) {
-  const layout::StorageFormat& format = arenas.layout().arena_of(parameter).format;
-  return {.dtype = format.weight,
-          .mode = format.master,
-          .weight = arenas.data(MemoryClass::kWeight, parameter),
-          .master = arenas.data(MemoryClass::kMaster, parameter),
-          .numel = arenas.parameters()[parameter].numel()};
-}
-
-void reset_master(const Target& to) {
-  switch (to.mode) {
+// The owned slice's master := its weight.
+void reset_master(const Arenas& arenas, const layout::ShardSlice& slice) {
+  const layout::StorageFormat& format = arenas.layout().arenas[slice.arena].format;
+  void* master = arenas.data(MemoryClass::kMaster, slice);
+  switch (format.master) {
     case MasterMode::kFp32:
-      kernels::convert(to.master, Dtype::kF32, to.weight, to.dtype, to.numel, Rounding::kNearest,
-                       kNoNoise);
+      kernels::convert(master, Dtype::kF32, arenas.data(MemoryClass::kWeight, slice), format.weight,
+                       slice.numel, Rounding::kNearest, kNoNoise);
       return;
     case MasterMode::kSplit:
-      std::fill_n(static_cast<int16_t*>(to.master), to.numel, int16_t{0});
+      std::fill_n(static_cast<int16_t*>(master), slice.numel, int16_t{0});
       return;
     case MasterMode::kNone:
       return;
   }
+}
+
+// The owned slice's master := FP32 values (of the whole parameter), whose weight is their RNE.
+// Returns the number of ties of a split master.
+int64_t set_master(const Arenas& arenas, const layout::ShardSlice& slice, const float* values) {
+  void* master = arenas.data(MemoryClass::kMaster, slice);
+  switch (arenas.layout().arenas[slice.arena].format.master) {
+    case MasterMode::kFp32:
+      std::copy_n(values + slice.first, slice.numel, static_cast<float*>(master));
+      return 0;
+    case MasterMode::kSplit:
+      return kernels::split_master(
+          static_cast<uint16_t*>(arenas.data(MemoryClass::kWeight, slice)),
+          static_cast<int16_t*>(master), values + slice.first, slice.numel);
+    case MasterMode::kNone:
+      return 0;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -54,7 +57,7 @@ void reset_master(const Target& to) {
 void init_weights(Arenas& arenas, uint64_t seed) {
   for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) {
     const arch::Parameter& parameter = arenas.parameters()[p];
-    const Target to = target_of(arenas, p);
+    const Dtype dtype = arenas.layout().arena_of(p).format.weight;
     switch (parameter.kind) {
       case arch::ParameterKind::kNorm:
         arenas.view(MemoryClass::kWeight, p).fill_(1);
@@ -64,14 +67,15 @@ void init_weights(Arenas& arenas, uint64_t seed) {
         break;
       case arch::ParameterKind::kEmbedding:
       case arch::ParameterKind::kLinear:
-        kernels::init_normal(to.weight, to.dtype, to.numel, parameter.init_std,
+        kernels::init_normal(arenas.data(MemoryClass::kWeight, p), dtype, parameter.numel(),
+                             parameter.init_std,
                              {.stream = {.seed = seed,
                                          .name_hash = fnv1a(parameter.name),
                                          .purpose = NoisePurpose::kInit}});
         break;
     }
-    reset_master(to);
   }
+  reset_masters(arenas);
 }
 
 int64_t set_weight(Arenas& arenas, int64_t parameter, const at::Tensor& source) {
@@ -88,29 +92,26 @@ int64_t set_weight(Arenas& arenas, int64_t parameter, const at::Tensor& source) 
   const at::Tensor from = source.contiguous();
   const void* values = from.const_data_ptr();
   const Dtype from_dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
-  const Target to = target_of(arenas, parameter);
-  if (to.mode == MasterMode::kSplit && from_dtype == Dtype::kF32) {
-    return kernels::split_master(static_cast<uint16_t*>(to.weight),
-                                 static_cast<int16_t*>(to.master),
-                                 static_cast<const float*>(values), to.numel);
+  kernels::convert(arenas.data(MemoryClass::kWeight, parameter),
+                   arenas.layout().arena_of(parameter).format.weight, values, from_dtype,
+                   target.numel(), Rounding::kNearest, kNoNoise);
+  const layout::ShardSlice* const slice = arenas.owned(parameter);
+  if (slice == nullptr) return 0;
+  if (from_dtype == Dtype::kF32) {
+    return set_master(arenas, *slice, static_cast<const float*>(values));
   }
-  kernels::convert(to.weight, to.dtype, values, from_dtype, to.numel, Rounding::kNearest, kNoNoise);
-  if (to.mode == MasterMode::kFp32) {
-    kernels::convert(to.master, Dtype::kF32, values, from_dtype, to.numel, Rounding::kNearest,
-                     kNoNoise);
-  } else {
-    reset_master(to);
-  }
+  reset_master(arenas, *slice);
   return 0;
 }
 
 void reset_masters(Arenas& arenas) {
-  for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) reset_master(target_of(arenas, p));
+  for (const layout::ShardSlice& slice : arenas.shard()) reset_master(arenas, slice);
 }
 
 double weight_sum_squares(const Arenas& arenas, int64_t parameter) {
-  const Target at = target_of(arenas, parameter);
-  return kernels::sum_squares(at.weight, at.dtype, at.numel);
+  return kernels::sum_squares(arenas.data(MemoryClass::kWeight, parameter),
+                              arenas.layout().arena_of(parameter).format.weight,
+                              arenas.parameters()[parameter].numel());
 }
 
 }  // namespace halfstep::optim

@@ -19,7 +19,7 @@ void init_weights(Arenas& arenas, uint64_t seed);
 
 // Sets a weight from `source`, a BF16 or FP32 CPU tensor of its shape. From FP32 a master keeps all
 // bits (a split one loses an ulp in a tie) and the weight is RNE of it. From BF16 the master is the
-// weight. Returns the number of values that lost their last ulp in a split tie.
+// weight. Returns the number of values of this rank's shard that lost their last ulp in a split tie.
 int64_t set_weight(Arenas& arenas, int64_t parameter, const at::Tensor& source);
 
 // Sets all masters to their weights, for weights that were filled through Arenas::weights() or read
