@@ -9,6 +9,8 @@
 #include "halfstep/checkpoint/folder.h"
 #include "halfstep/checkpoint/manifest.h"
 #include "halfstep/checkpoint/stored_dtype.h"
+#include "halfstep/comm/single_rank.h"
+#include "halfstep/comm/together.h"
 #include "halfstep/core/error.h"
 #include "halfstep/io/file.h"
 #include "halfstep/io/safetensors.h"
@@ -54,8 +56,8 @@ std::vector<uint64_t> write_slice(io::SafetensorsWriter& writer, const TensorSli
   return checksums;
 }
 
-// Writes the shard and describes it in the manifest.
-void write_shard(const fs::path& folder, std::span<const TensorSlice> slices, Manifest& manifest) {
+// Writes a rank's shard and describes it in the manifest.
+void write_shard(const fs::path& path, std::span<const TensorSlice> slices, Manifest& manifest) {
   const auto order = file_order(slices);
   std::vector<io::SafetensorsSpec> specs;
   specs.reserve(order.size());
@@ -67,11 +69,11 @@ void write_shard(const fs::path& folder, std::span<const TensorSlice> slices, Ma
   io::SafetensorsHeader header;
   const std::string header_text = io::format_safetensors_header(specs, metadata, &header);
 
-  StoredShard shard{.file = shard_name(0, 1),
+  StoredShard shard{.file = path.filename().string(),
                     .bytes = header.data_start,
                     .header_bytes = header.data_start,
                     .header_checksum = checksum(header_text.data(), header_text.size())};
-  io::SafetensorsWriter writer(folder / shard.file, specs, metadata);
+  io::SafetensorsWriter writer(path, specs, metadata);
   for (size_t i = 0; i < order.size(); ++i) {
     const TensorSlice& slice = *order[i];
     shard.bytes += slice.bytes();
@@ -135,36 +137,84 @@ void apply_retention(const fs::path& dir, int64_t saved, const RetentionPolicy& 
   }
 }
 
-}  // namespace
-
-SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
-                           std::span<const TensorSlice> slices, const RetentionPolicy& policy) {
+void check_slices(std::span<const TensorSlice> slices) {
   for (const TensorSlice& slice : slices) {
     if (const std::string fault = slice_fault(slice); !fault.empty()) {
       throw InternalError(fmt::format("checkpoint: {} of '{}': {}", tensor_kind_name(slice.kind),
                                       slice.name, fault));
     }
   }
+}
+
+// Adds another rank's shard, described in a manifest of its own.
+void append_shard(const Manifest& part, Manifest& manifest) {
+  const auto shard = static_cast<int64_t>(manifest.shards.size());
+  manifest.shards.push_back(part.shards.at(0));
+  for (const StoredSlice& slice : part.slices) {
+    manifest.slices.push_back(slice);
+    manifest.slices.back().shard = shard;
+  }
+}
+
+// Ranks on machines that do not share the folder would each have written into one of their own.
+void check_shards_are_here(const fs::path& saving, const Manifest& manifest) {
+  for (const StoredShard& shard : manifest.shards) {
+    std::error_code error;
+    const auto bytes = fs::file_size(saving / shard.file, error);
+    if (!error && static_cast<int64_t>(bytes) == shard.bytes) continue;
+    throw InputError(
+        fmt::format("{}: a rank has written {} bytes, {} are here", (saving / shard.file).string(),
+                    shard.bytes, error ? 0 : bytes),
+        "--save has to name the same folder on all machines, on a file system that they share");
+  }
+}
+
+}  // namespace
+
+SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
+                           std::span<const TensorSlice> slices, const RetentionPolicy& policy,
+                           comm::Communicator& ranks) {
+  const bool leads = ranks.rank() == 0;
   SaveResult result;
-  io::create_directories(dir);
-  result.warnings = recover(dir);
   result.directory = dir / step_name(state.iteration);
   const fs::path saving(result.directory.string() + std::string(kSaving));
+  Unfinished unfinished(leads ? saving : fs::path());
 
-  Unfinished unfinished(saving);
-  io::create_directories(saving);
+  comm::together(ranks, [&] {
+    check_slices(slices);
+    if (!leads) return;
+    io::create_directories(dir);
+    result.warnings = recover(dir);
+    io::create_directories(saving);
+  });
   Manifest manifest{.state = state, .shards = {}, .slices = {}};
-  write_shard(saving, slices, manifest);
-  const std::string text = checked_text(manifest);
-  io::write_file_atomically(saving / kManifestFile, text);
-  move_into_place(dir, saving, result.directory);
-  unfinished.finished();
-  io::write_file_atomically(dir / kLatestFile, step_name(state.iteration) + "\n");
-
-  result.bytes = static_cast<int64_t>(text.size());
-  for (const StoredShard& shard : manifest.shards) result.bytes += shard.bytes;
-  apply_retention(dir, state.iteration, policy, result);
+  comm::together(ranks, [&] {
+    write_shard(saving / shard_name(ranks.rank(), ranks.size()), slices, manifest);
+  });
+  const std::vector<std::string> parts =
+      comm::gather_texts(ranks, leads ? std::string() : format_manifest(manifest));
+  comm::together(ranks, [&] {
+    if (!leads) return;
+    for (size_t r = 1; r < parts.size(); ++r) {
+      append_shard(parse_manifest(parts[r], fmt::format("the manifest of rank {}", r)), manifest);
+    }
+    check_shards_are_here(saving, manifest);
+    const std::string text = checked_text(manifest);
+    io::write_file_atomically(saving / kManifestFile, text);
+    move_into_place(dir, saving, result.directory);
+    unfinished.finished();
+    io::write_file_atomically(dir / kLatestFile, step_name(state.iteration) + "\n");
+    result.bytes = static_cast<int64_t>(text.size());
+    for (const StoredShard& shard : manifest.shards) result.bytes += shard.bytes;
+    apply_retention(dir, state.iteration, policy, result);
+  });
   return result;
+}
+
+SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
+                           std::span<const TensorSlice> slices, const RetentionPolicy& policy) {
+  comm::SingleRank alone;
+  return save_checkpoint(dir, state, slices, policy, alone);
 }
 
 }  // namespace halfstep::checkpoint

@@ -3,6 +3,11 @@
 // new one: the folder is written under a temporary name, flushed, and renamed with the manifest
 // already in it. A failure (disk full, …) is thrown after removing what was written. Tensors are
 // streamed from the caller's memory; no copy is made. One save per DIR at a time.
+//
+// Several ranks save one checkpoint together: each writes a shard of its own slices, all into the
+// same folder (on several machines, of a file system that they share). Rank 0 prepares and commits,
+// with the manifest of all shards, only after every rank has said that its shard is on the disk.
+// What fails on one rank fails on all.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +19,7 @@
 #include "halfstep/checkpoint/retention.h"
 #include "halfstep/checkpoint/slice.h"
 #include "halfstep/checkpoint/train_state.h"
+#include "halfstep/comm/communicator.h"
 
 namespace halfstep::checkpoint {
 
@@ -25,7 +31,12 @@ struct SaveResult {
 };
 
 // Throws InternalError for slices that are malformed or overlap, InputError if a file cannot be
-// written. A complete checkpoint of the same iteration is replaced.
+// written, CommError. A complete checkpoint of the same iteration is replaced. Called by every rank,
+// with the same `dir`, `state` and `policy`; warnings and removals are rank 0's.
+SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
+                           std::span<const TensorSlice> slices, const RetentionPolicy& policy,
+                           comm::Communicator& ranks);
+// The same on a single rank.
 SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
                            std::span<const TensorSlice> slices, const RetentionPolicy& policy = {});
 
