@@ -49,7 +49,7 @@ std::vector<SliceWithData> parts_of(const std::vector<SliceWithData>& model, int
     using Byte = std::conditional_t<std::is_same_v<SliceWithData, TensorSlice>, const std::byte,
                                     std::byte>;
     part.data = static_cast<Byte*>(whole.data) + part.start * dtype_bytes(part.dtype);
-    if (part.numel > 0) parts.push_back(part);
+    parts.push_back(part);
   }
   return parts;
 }
