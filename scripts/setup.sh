@@ -8,7 +8,7 @@ say() { printf '\033[1msetup:\033[0m %s\n' "$*"; }
 
 # 1. System packages: compiler, build tools and the libraries that we link.
 packages=(g++ make ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev
-          libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev)
+          libxxhash-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev)
 python3 -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
   packages+=(python3 python3-venv)
 missing=()

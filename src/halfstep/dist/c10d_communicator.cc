@@ -1,0 +1,144 @@
+#include "halfstep/dist/c10d_communicator.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+#include <vector>
+
+#include "halfstep/dist/c10d_errors.h"
+
+namespace halfstep::dist {
+namespace {
+
+using comm::Work;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+// Messages of the user and those of all-gathers are told apart by their tag; within a tag they
+// arrive in the order of their start.
+constexpr int kMessageTag = 0;
+constexpr int kGatherTag = 1;
+
+// One operation made of several of c10d's. The tensors are views of the caller's memory.
+class C10dWorks final : public Work::State {
+ public:
+  C10dWorks(const char* name, std::vector<C10dWork> works)
+      : name_(name), works_(std::move(works)) {}
+
+  bool done() override {
+    for (const C10dWork& work : works_) {
+      if (!work->isCompleted()) return false;
+    }
+    return true;
+  }
+
+  void wait() override {
+    as_comm_error(name_, [&] {
+      for (const C10dWork& work : works_) {
+        if (!work->wait()) throw comm::CommError(std::string(name_) + ": aborted");
+      }
+    });
+  }
+
+ private:
+  const char* name_;
+  const std::vector<C10dWork> works_;
+};
+
+class C10dCommunicator final : public comm::Communicator {
+ public:
+  // `device`: where the memory lies that the operations are given.
+  C10dCommunicator(BackendPtr backend, at::Device device)
+      : Communicator(backend->getRank(), backend->getSize()),
+        backend_(std::move(backend)),
+        device_(device) {}
+
+ private:
+  at::Tensor view(const std::byte* data, size_t size) const {
+    return at::from_blob(const_cast<std::byte*>(data), {static_cast<int64_t>(size)},
+                         at::TensorOptions().dtype(at::kByte).device(device_));
+  }
+
+  // `start` returns the works of an operation. Nothing is sent where there is nothing to send: all
+  // ranks agree on the size.
+  template <typename Start>
+  Work begin(const char* name, size_t size, Start&& start) {
+    if (size == 0) return Work();
+    return Work(as_comm_error(
+        name, [&] { return std::make_unique<C10dWorks>(name, std::vector<C10dWork>(start())); }));
+  }
+
+  using Works = std::vector<C10dWork>;
+
+  Work do_all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    return begin("all_to_all", send.size(), [&]() -> Works {
+      at::Tensor in = view(send.data(), send.size());
+      at::Tensor out = view(receive.data(), receive.size());
+      std::vector<int64_t> equal_parts;
+      return {backend_->alltoall_base(out, in, equal_parts, equal_parts)};
+    });
+  }
+
+  Work do_all_gather_in_place(std::span<std::byte> all) override {
+    return begin("all_gather", all.size(), [&] {
+      const size_t part = all.size() / size();
+      Works works;
+      // Each rank starts with another partner, so that no one is everybody's first.
+      for (int i = 1; i < size(); ++i) {
+        const int from = (rank() + size() - i) % size();
+        std::vector<at::Tensor> theirs{view(all.data() + part * from, part)};
+        works.push_back(backend_->recv(theirs, from, kGatherTag));
+      }
+      for (int i = 1; i < size(); ++i) {
+        std::vector<at::Tensor> own{view(all.data() + part * rank(), part)};
+        works.push_back(backend_->send(own, (rank() + i) % size(), kGatherTag));
+      }
+      return works;
+    });
+  }
+
+  Work do_broadcast(std::span<std::byte> data, int root) override {
+    return begin("broadcast", data.size(), [&]() -> Works {
+      std::vector<at::Tensor> tensors{view(data.data(), data.size())};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return {backend_->broadcast(tensors, options)};
+    });
+  }
+
+  Work do_send(std::span<const std::byte> data, int to) override {
+    return begin("send", data.size(), [&]() -> Works {
+      std::vector<at::Tensor> tensors{view(data.data(), data.size())};
+      return {backend_->send(tensors, to, kMessageTag)};
+    });
+  }
+
+  Work do_receive(std::span<std::byte> data, int from) override {
+    return begin("receive", data.size(), [&]() -> Works {
+      std::vector<at::Tensor> tensors{view(data.data(), data.size())};
+      return {backend_->recv(tensors, from, kMessageTag)};
+    });
+  }
+
+  const BackendPtr backend_;
+  const at::Device device_;
+};
+
+}  // namespace
+
+std::unique_ptr<comm::Communicator> connect_gloo(Store& store, int rank, int size,
+                                                 const GlooOptions& options) {
+  return as_comm_error("Gloo cannot connect the ranks", [&] {
+    using c10d::ProcessGroupGloo;
+    auto gloo = ProcessGroupGloo::Options::create(options.timeout);
+    gloo->devices.push_back(options.interface.empty()
+                                ? ProcessGroupGloo::createDeviceForHostname(options.address)
+                                : ProcessGroupGloo::createDeviceForInterface(options.interface));
+    const auto c10d_store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store.c10d_store());
+    return std::make_unique<C10dCommunicator>(
+        c10::make_intrusive<ProcessGroupGloo>(c10d_store, rank, size, gloo), at::kCPU);
+  });
+}
+
+}  // namespace halfstep::dist
