@@ -92,30 +92,64 @@ void merge(const std::vector<std::string>& prefixes, const std::string& output) 
              writer->num_tokens());
 }
 
-// The text of a document, without its end marker. JSON can only hold UTF-8.
-std::string text_of(std::span<const int32_t> ids, data::Tokenizer& tokenizer) {
-  if (!ids.empty() && ids.back() == tokenizer.eod()) ids = ids.first(ids.size() - 1);
-  return tokenizer.decode(ids);
-}
+// Writes documents as lines of JSON, many at a time: a tokenizer in another process is asked
+// seldom.
+class DocumentExporter {
+ public:
+  DocumentExporter(const std::string& prefix, data::Tokenizer* tokenizer, io::AtomicFile& file)
+      : prefix_(prefix), tokenizer_(tokenizer), file_(file) {}
+
+  void add(std::vector<int32_t> ids) {
+    // The end marker has no text.
+    if (tokenizer_ && !ids.empty() && ids.back() == tokenizer_->eod()) ids.pop_back();
+    tokens_ += std::ssize(ids);
+    documents_.push_back(std::move(ids));
+    if (tokens_ >= kBatchTokens || documents_.size() >= kBatchDocuments) flush();
+  }
+
+  void flush() {
+    if (tokenizer_) {
+      for (std::string& text : tokenizer_->decode_batch(documents_)) write({{"text", text}});
+    } else {
+      for (const auto& ids : documents_) write({{"ids", ids}});
+    }
+    documents_.clear();
+    tokens_ = 0;
+  }
+
+ private:
+  static constexpr int64_t kBatchTokens = int64_t{1} << 20;
+  static constexpr size_t kBatchDocuments = 4096;
+
+  void write(const ordered_json& line) {
+    try {
+      file_.write(line.dump() + "\n");  // JSON can only hold UTF-8
+    } catch (const ordered_json::type_error&) {
+      throw InputError(fmt::format("{}: the text of document {} is not UTF-8", prefix_, written_),
+                       "leave --tokenizer out to get its ids");
+    }
+    ++written_;
+  }
+
+  std::string prefix_;
+  data::Tokenizer* tokenizer_;
+  io::AtomicFile& file_;
+  std::vector<std::vector<int32_t>> documents_;
+  int64_t tokens_ = 0, written_ = 0;
+};
 
 void export_documents(const std::string& prefix, const std::string& tokenizer_name,
                       const std::string& output) {
   const data::IndexedDataset pair(prefix);
   const auto tokenizer = tokenizer_name.empty() ? nullptr : data::make_tokenizer(tokenizer_name);
   io::AtomicFile file(output);
-  std::vector<int32_t> ids;
+  DocumentExporter exporter(prefix, tokenizer.get(), file);
   for (int64_t d = 0; d < pair.num_documents(); ++d) {
-    ids.resize(pair.document_start(d + 1) - pair.document_start(d));
+    std::vector<int32_t> ids(pair.document_start(d + 1) - pair.document_start(d));
     pair.read(pair.document_start(d), ids);
-    const ordered_json line =
-        tokenizer ? ordered_json{{"text", text_of(ids, *tokenizer)}} : ordered_json{{"ids", ids}};
-    try {
-      file.write(line.dump() + "\n");
-    } catch (const ordered_json::type_error&) {
-      throw InputError(fmt::format("{}: the text of document {} is not UTF-8", prefix, d),
-                       "leave --tokenizer out to get its ids");
-    }
+    exporter.add(std::move(ids));
   }
+  exporter.flush();
   file.commit();
   fmt::print("{}: {} documents\n", output, pair.num_documents());
 }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 MAGIC = b"hstk"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<4sBQ")
 ENCODE, DECODE = 1, 2
 OK, BAD_REQUEST, MISSING_PACKAGE = 0, 1, 2
@@ -52,9 +52,9 @@ class FolderTokenizer:
         # A tokenizer.json may carry the settings of somebody's fine-tuning.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        self._ids = frozenset(self._tokenizer.get_vocab(with_added_tokens=True).values())
         #: One more than the largest id (ids may have gaps).
-        self.vocab_size: int = max(ids, default=-1) + 1
+        self.vocab_size: int = max(self._ids, default=-1) + 1
         #: The id that ends a document, -1 if the folder names none.
         self.eod: int = find_eod(pathlib.Path(folder), self._tokenizer)
 
@@ -63,12 +63,14 @@ class FolderTokenizer:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def decode(self, ids: list[int]) -> str:
-        """Text of the ids, special tokens written out."""
-        for token in ids:
-            if self._tokenizer.id_to_token(token) is None:
-                raise BadRequest(f"token {token} is not in the vocabulary of {self.vocab_size}")
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+    def decode(self, texts: list[list[int]]) -> list[str]:
+        """Text of each list of ids, special tokens written out."""
+        for ids in texts:
+            # A set, since asking the package for each token takes as long as decoding it.
+            if not self._ids.issuperset(ids):
+                unknown = next(token for token in ids if token not in self._ids)
+                raise BadRequest(f"token {unknown} is not in the vocabulary of {self.vocab_size}")
+        return self._tokenizer.decode_batch(texts, skip_special_tokens=False)
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -114,6 +116,13 @@ def _ids_to_bytes(ids: list[int]) -> bytes:
     return numbers.tobytes()
 
 
+def _bytes_to_ids(data: memoryview) -> list[int]:
+    numbers = array.array("i", data.tobytes())
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()
+
+
 def _answer_encode(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
     (count,) = struct.unpack_from("<Q", payload, 0)
     at, texts = 8, []
@@ -132,10 +141,17 @@ def _answer_encode(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
 
 
 def _answer_decode(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
-    ids = [number for (number,) in struct.iter_unpack("<i", payload)]
-    if ids and min(ids) < 0:
-        raise BadRequest(f"token {min(ids)} is negative")
-    return tokenizer.decode(ids).encode("utf-8")
+    (count,) = struct.unpack_from("<Q", payload, 0)
+    at, texts = 8, []
+    for _ in range(count):
+        (size,) = struct.unpack_from("<Q", payload, at)
+        at += 8 + 4 * size
+        texts.append(_bytes_to_ids(payload[at - 4 * size : at]))
+    answer = bytearray()
+    for text in tokenizer.decode(texts):
+        content = text.encode("utf-8")
+        answer += struct.pack("<Q", len(content)) + content
+    return bytes(answer)
 
 
 def _write(output: BinaryIO, code: int, payload: bytes) -> None:

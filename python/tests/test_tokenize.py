@@ -23,8 +23,9 @@ def encode_request(*texts):
     return message(tokenize.ENCODE, struct.pack("<Q", len(texts)) + body)
 
 
-def decode_request(*ids):
-    return message(tokenize.DECODE, struct.pack(f"<{len(ids)}i", *ids))
+def decode_request(*texts):
+    body = b"".join(struct.pack(f"<Q{len(ids)}i", len(ids), *ids) for ids in texts)
+    return message(tokenize.DECODE, struct.pack("<Q", len(texts)) + body)
 
 
 def converse(folder, requests):
@@ -52,29 +53,32 @@ def test_encodes_and_decodes_like_the_package(bpe, bpe_folder):
     ids = tokenizer.encode(texts)
     for text, own in zip(texts, ids, strict=True):
         assert own == bpe.encode(text, add_special_tokens=False).ids
-        assert tokenizer.decode(own) == text
+    assert tokenizer.decode(ids) == texts
 
 
 def test_greets_then_answers(bpe, bpe_folder):
     ids = bpe.encode("don't", add_special_tokens=False).ids
-    requests = encode_request(b"don't", b"") + decode_request(*ids)
+    requests = encode_request(b"don't", b"") + decode_request(ids, [], ids[:1])
     greeting, encoded, decoded = converse(bpe_folder, requests)
-    assert greeting == (tokenize.OK, struct.pack("<Iqq", 1, 1000, bpe.token_to_id(EOD)))
+    assert greeting == (tokenize.OK, struct.pack("<Iqq", 2, 1000, bpe.token_to_id(EOD)))
     assert encoded == (tokenize.OK, struct.pack(f"<Q{len(ids)}iQ", len(ids), *ids, 0))
-    assert decoded == (tokenize.OK, b"don't")
+    first = bpe.decode(ids[:1]).encode()
+    texts = [b"don't", b"", first]
+    assert first and b"don't".startswith(first)
+    assert decoded == (tokenize.OK, b"".join(struct.pack("<Q", len(t)) + t for t in texts))
 
 
 def test_bad_requests_are_answered_and_do_not_end_it(bpe_folder):
     requests = (
         encode_request(b"good", b"ab\xff")
-        + decode_request(1000)
-        + decode_request(-1)
+        + decode_request([5], [6, 1000])
+        + decode_request([-1])
         + encode_request(b"good")
     )
     _, not_utf8, unknown, negative, good = converse(bpe_folder, requests)
     assert not_utf8 == (tokenize.BAD_REQUEST, b"text 1: not UTF-8 at byte 2")
     assert unknown == (tokenize.BAD_REQUEST, b"token 1000 is not in the vocabulary of 1000")
-    assert negative == (tokenize.BAD_REQUEST, b"token -1 is negative")
+    assert negative == (tokenize.BAD_REQUEST, b"token -1 is not in the vocabulary of 1000")
     assert good[0] == tokenize.OK
 
 

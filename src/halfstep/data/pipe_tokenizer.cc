@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kMagic = "hstk";
 constexpr size_t kHeaderBytes = 13;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint8_t kEncode = 1, kDecode = 2;
 enum Answer : uint8_t { kOk = 0, kBadRequest = 1, kMissingPackage = 2 };
 // Loading a big tokenizer.json on a busy machine takes seconds; this only has to be finite.
@@ -147,9 +147,26 @@ std::vector<std::vector<int32_t>> PipeTokenizer::encode_batch(
   });
 }
 
-std::string PipeTokenizer::decode(std::span<const int32_t> ids) {
-  const std::string request(reinterpret_cast<const char*>(ids.data()), ids.size_bytes());
-  return guarded([&] { return ask(kDecode, request); });
+std::vector<std::string> PipeTokenizer::decode_batch(std::span<const std::vector<int32_t>> texts) {
+  std::string request;
+  append(request, static_cast<uint64_t>(texts.size()));
+  for (const std::vector<int32_t>& ids : texts) {
+    append(request, static_cast<uint64_t>(ids.size()));
+    request.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
+  }
+  return guarded([&] {
+    const std::string answer = ask(kDecode, request);
+    std::string_view in = answer;
+    std::vector<std::string> all(texts.size());
+    for (std::string& text : all) {
+      uint64_t bytes = 0;
+      if (!take(in, &bytes) || bytes > in.size()) garbage("a truncated answer");
+      text = in.substr(0, bytes);
+      in.remove_prefix(bytes);
+    }
+    if (!in.empty()) garbage("more than was asked for");
+    return all;
+  });
 }
 
 }  // namespace halfstep::data

@@ -4,10 +4,12 @@
 // Protocol (python/halfstep/tokenize.py is the other end), little endian. Every message is
 //   magic "hstk" | uint8 code | uint64 payload bytes | payload
 // The child speaks first, then answers each request with one message.
-//   hello    code 0: uint32 protocol version (1), int64 vocabulary size, int64 end-of-document id
-//   or −1 encode   code 1: uint64 number of texts, then per text uint64 bytes and its UTF-8
+//   hello    code 0: uint32 protocol version (2), int64 vocabulary size, int64 end-of-document id
+//            or −1
+//   encode   code 1: uint64 number of texts, then per text uint64 bytes and its UTF-8
 //            answer: per text uint64 number of ids, then the ids, int32 each
-//   decode   code 2: ids, int32 each;  answer: UTF-8
+//   decode   code 2: uint64 number of texts, then per text uint64 number of ids and the ids
+//            answer: per text uint64 bytes and its UTF-8
 //   answers  code 0: as above; 1: the request was bad; 2: a package is missing; both with a
 //   message.
 #pragma once
@@ -30,7 +32,7 @@ class PipeTokenizer final : public Tokenizer {
                 Subprocess::Duration patience);
 
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts) override;
-  std::string decode(std::span<const int32_t> ids) override;
+  std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>> texts) override;
   int64_t vocab_size() const override { return vocab_size_; }
   int64_t eod() const override { return eod_; }
 

@@ -20,18 +20,21 @@ std::vector<std::vector<int32_t>> ByteTokenizer::encode_batch(
   return all;
 }
 
-std::string ByteTokenizer::decode(std::span<const int32_t> ids) {
-  std::string text;
-  text.reserve(ids.size());
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= kVocabSize) {
-      throw InputError(
-          fmt::format("token {}, expected 0 to {} (--tokenizer byte)", id, kVocabSize - 1),
-          "the tokens were made with another tokenizer");
+std::vector<std::string> ByteTokenizer::decode_batch(std::span<const std::vector<int32_t>> texts) {
+  std::vector<std::string> all;
+  for (const std::vector<int32_t>& ids : texts) {
+    std::string& text = all.emplace_back();
+    text.reserve(ids.size());
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= kVocabSize) {
+        throw InputError(
+            fmt::format("token {}, expected 0 to {} (--tokenizer byte)", id, kVocabSize - 1),
+            "the tokens were made with another tokenizer");
+      }
+      if (id != kEod) text += static_cast<char>(id);
     }
-    if (id != kEod) text += static_cast<char>(id);
   }
-  return text;
+  return all;
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {

@@ -23,8 +23,11 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text) {
     return std::move(encode_batch({&text, 1})[0]);
   }
-  // Throws InputError for an id outside the vocabulary.
-  virtual std::string decode(std::span<const int32_t> ids) = 0;
+  // The text of each list of ids. Throws InputError for an id outside the vocabulary.
+  virtual std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>> texts) = 0;
+  std::string decode(const std::vector<int32_t>& ids) {
+    return std::move(decode_batch({&ids, 1})[0]);
+  }
   // One more than the largest id.
   virtual int64_t vocab_size() const = 0;
   // The id that ends a document, −1 if there is none.
@@ -39,7 +42,7 @@ class ByteTokenizer final : public Tokenizer {
   static constexpr int32_t kEod = 256;
 
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts) override;
-  std::string decode(std::span<const int32_t> ids) override;
+  std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>> texts) override;
   int64_t vocab_size() const override { return kVocabSize; }
   int64_t eod() const override { return kEod; }
 };
