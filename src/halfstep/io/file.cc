@@ -103,9 +103,13 @@ void sync_directory(const std::filesystem::path& directory) {
 
 void create_directories(const std::filesystem::path& path) {
   std::error_code error;
-  std::filesystem::create_directories(path, error);
+  if (path.empty() || std::filesystem::is_directory(path, error)) return;
+  const auto parent = folder_of(path.has_filename() ? path : path.parent_path());
+  io::create_directories(parent);  // ADL would find std::filesystem's
+  std::filesystem::create_directory(path, error);
   errno = error.value();
   if (error) throw_file_error("create folder", path);
+  sync_directory(parent);
 }
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {

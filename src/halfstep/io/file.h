@@ -43,6 +43,7 @@ class FileDescriptor {
 // Flushes a folder's entries (new names, renames) to the disk.
 void sync_directory(const std::filesystem::path& directory);
 
+// A folder and all above it that are missing, each flushed into the one above it.
 void create_directories(const std::filesystem::path& path);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 // A file, or a folder with all that is in it; nothing happens if there is none.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+
+// The folders that were flushed, in order: fsync below writes them down.
+std::vector<fs::path>& flushed_folders() {
+  static std::vector<fs::path> folders;
+  return folders;
+}
 
 class FileTest : public ::testing::Test {
  protected:
@@ -132,5 +140,30 @@ TEST_F(FileTest, MappedFileShowsTheBytesAndOutlivesTheName) {
   EXPECT_TRUE(MappedFile(dir_ / "empty").bytes().empty());
 }
 
+// A new folder outlives a power cut only if the one that holds it is flushed.
+TEST_F(FileTest, NewFoldersAreFlushedIntoTheirParents) {
+  using ::testing::ElementsAre;
+  flushed_folders().clear();
+  io::create_directories(dir_ / "a/b");
+  EXPECT_THAT(flushed_folders(), ElementsAre(fs::canonical(dir_), fs::canonical(dir_ / "a")));
+  io::create_directories(dir_ / "a/b");
+  io::create_directories(dir_ / "a/c/");
+  EXPECT_EQ(flushed_folders().size(), 3u);
+  EXPECT_TRUE(fs::is_directory(dir_ / "a/c"));
+  write_file_atomically(dir_ / "file", "");
+  EXPECT_THAT(message_of([&] { io::create_directories(dir_ / "file/d"); }),
+              HasSubstr("cannot create folder"));
+}
+
 }  // namespace
 }  // namespace halfstep::io
+
+// Stands before libc's: the program's own definition is the one that everything in it calls.
+extern "C" int fsync(int descriptor) {
+  struct stat status {};
+  if (fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
+    halfstep::io::flushed_folders().push_back(
+        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor)));
+  }
+  return static_cast<int>(syscall(SYS_fsync, descriptor));
+}
