@@ -50,7 +50,9 @@ struct AdamwScalars {
 };
 
 // t ≥ 1: the parameter's step, this one included. grad_scale = clip factor / loss weight (see
-// clip_coefficient). Throws UsageError if a scalar is not finite.
+// clip_coefficient). That factor is one for all parameters of a step and is logged, so it is
+// computed once and handed in, where docs/numerics.md §1 writes Σg² and the weight: the same FP64
+// operations. Throws UsageError if a scalar is not finite.
 AdamwScalars adamw_scalars(const AdamwHyperparameters& hyper, int64_t t, double grad_scale);
 
 // min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0 (clipping off). `norm` is that of the mean

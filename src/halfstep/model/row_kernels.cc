@@ -133,6 +133,51 @@ HALFSTEP_INLINE float norm_backward_factor(const T* x, const float* weight, floa
   return sum_lanes(sum) / static_cast<float>(n) * s * s * s;
 }
 
+// Where a head stands and how it is rotated.
+struct HeadPlace {
+  int64_t strided;  // its first element in an array with row_stride
+  int64_t index;    // its number among all (row, head): also its place in a contiguous array
+  const float* cos;
+  const float* sin;
+};
+
+template <typename Body>
+HALFSTEP_INLINE void for_each_head(const HeadRows& h, int64_t rows, const Body& body) {
+  const int64_t half = h.head_dim / 2;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t angles = h.positions[r] * half;
+    for (int64_t head = 0; head < h.heads; ++head) {
+      body(HeadPlace{.strided = r * h.row_stride + head * h.head_dim,
+                     .index = r * h.heads + head,
+                     .cos = h.cos + angles,
+                     .sin = h.sin + angles});
+    }
+  }
+}
+
+// Lanes of the two halves of a head that belong together.
+struct Pair {
+  V a, b;
+};
+
+template <typename T>
+HALFSTEP_INLINE Pair load_pair(const T* p, int64_t i, int64_t half) {
+  return {load(p + i, half - i), load(p + half + i, half - i)};
+}
+template <typename T>
+HALFSTEP_INLINE void store_pair(T* p, const Pair& x, int64_t i, int64_t half) {
+  store(p + i, x.a, half - i);
+  store(p + half + i, x.b, half - i);
+}
+HALFSTEP_INLINE Pair rotate(const Pair& x, const HeadPlace& at, int64_t i, int64_t half) {
+  const V c = load(at.cos + i, half - i), s = load(at.sin + i, half - i);
+  return {x.a * c - x.b * s, x.b * c + x.a * s};
+}
+HALFSTEP_INLINE Pair rotate_back(const Pair& x, const HeadPlace& at, int64_t i, int64_t half) {
+  const V c = load(at.cos + i, half - i), s = load(at.sin + i, half - i);
+  return {x.a * c + x.b * s, x.b * c - x.a * s};
+}
+
 }  // namespace
 
 template <typename T>
@@ -175,29 +220,21 @@ template <typename T>
 void rotate_heads(const HeadRows& h, const T* x, int64_t rows, T* out, float* inv_rms) {
   run([&]() __attribute__((always_inline)) {
     const int64_t half = h.head_dim / 2;
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* cos = h.cos + h.positions[r] * half;
-      const float* sin = h.sin + h.positions[r] * half;
-      for (int64_t head = 0; head < h.heads; ++head) {
-        const T* in = x + r * h.row_stride + head * h.head_dim;
-        T* to = out + (r * h.heads + head) * h.head_dim;
-        float s = 1;
-        if (h.norm_weight != nullptr) {
-          s = inv_rms[r * h.heads + head] = inverse_rms(in, h.eps, h.head_dim);
-        }
-        for (int64_t i = 0; i < half; i += kLanes) {
-          const int64_t n = half - i;
-          V a = load(in + i, n), b = load(in + half + i, n);
-          if (h.norm_weight != nullptr) {
-            a = a * s * load(h.norm_weight + i, n);
-            b = b * s * load(h.norm_weight + half + i, n);
+    for_each_head(
+        h, rows, [&](const HeadPlace& at) __attribute__((always_inline)) {
+          const T* in = x + at.strided;
+          T* to = out + at.index * h.head_dim;
+          float s = 1;
+          if (h.norm_weight != nullptr) s = inv_rms[at.index] = inverse_rms(in, h.eps, h.head_dim);
+          for (int64_t i = 0; i < half; i += kLanes) {
+            Pair v = load_pair(in, i, half);
+            if (h.norm_weight != nullptr) {
+              const Pair w = load_pair(h.norm_weight, i, half);
+              v = {v.a * s * w.a, v.b * s * w.b};
+            }
+            store_pair(to, rotate(v, at, i, half), i, half);
           }
-          const V c = load(cos + i, n), d = load(sin + i, n);
-          store(to + i, a * c - b * d, n);
-          store(to + half + i, b * c + a * d, n);
-        }
-      }
-    }
+        });
   });
 }
 
@@ -206,45 +243,34 @@ void rotate_heads_backward(const HeadRows& h, const T* x, const float* inv_rms, 
                            int64_t rows, T* grad_x, float* grad_norm_weight) {
   run([&]() __attribute__((always_inline)) {
     const int64_t half = h.head_dim / 2;
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* cos = h.cos + h.positions[r] * half;
-      const float* sin = h.sin + h.positions[r] * half;
-      for (int64_t head = 0; head < h.heads; ++head) {
-        const T* in = x + r * h.row_stride + head * h.head_dim;
-        const T* grad = grad_out + (r * h.heads + head) * h.head_dim;
-        T* to = grad_x + r * h.row_stride + head * h.head_dim;
-        const float s = h.norm_weight != nullptr ? inv_rms[r * h.heads + head] : 1;
-        V dot{};
-        // The rotation backwards; with a norm, its weight's gradient and Σ u·x on the way.
-        for (int64_t i = 0; i < half; i += kLanes) {
-          const int64_t n = half - i;
-          const V ga = load(grad + i, n), gb = load(grad + half + i, n);
-          const V c = load(cos + i, n), d = load(sin + i, n);
-          const V a = ga * c + gb * d, b = gb * c - ga * d;
-          if (h.norm_weight != nullptr) {
-            const V xa = load(in + i, n), xb = load(in + half + i, n);
-            dot += xa * load(h.norm_weight + i, n) * a + xb * load(h.norm_weight + half + i, n) * b;
-            float* w = grad_norm_weight + i;
-            store(w, load(w, n) + a * xa * s, n);
-            store(w + half, load(w + half, n) + b * xb * s, n);
-          } else {
-            store(to + i, a, n);
-            store(to + half + i, b, n);
+    for_each_head(
+        h, rows, [&](const HeadPlace& at) __attribute__((always_inline)) {
+          const T* in = x + at.strided;
+          const T* grad = grad_out + at.index * h.head_dim;
+          T* to = grad_x + at.strided;
+          if (h.norm_weight == nullptr) {
+            for (int64_t i = 0; i < half; i += kLanes) {
+              store_pair(to, rotate_back(load_pair(grad, i, half), at, i, half), i, half);
+            }
+            return;
           }
-        }
-        if (h.norm_weight == nullptr) continue;
-        const float factor = sum_lanes(dot) / static_cast<float>(h.head_dim) * s * s * s;
-        for (int64_t i = 0; i < half; i += kLanes) {
-          const int64_t n = half - i;
-          const V ga = load(grad + i, n), gb = load(grad + half + i, n);
-          const V c = load(cos + i, n), d = load(sin + i, n);
-          const V ua = (ga * c + gb * d) * load(h.norm_weight + i, n);
-          const V ub = (gb * c - ga * d) * load(h.norm_weight + half + i, n);
-          store(to + i, ua * s - load(in + i, n) * factor, n);
-          store(to + half + i, ub * s - load(in + half + i, n) * factor, n);
-        }
-      }
-    }
+          // u is the gradient of the norm's output: that of its weight, and Σ u·w·x on the way.
+          const float s = inv_rms[at.index];
+          V dot{};
+          for (int64_t i = 0; i < half; i += kLanes) {
+            const Pair u = rotate_back(load_pair(grad, i, half), at, i, half);
+            const Pair v = load_pair(in, i, half), w = load_pair(h.norm_weight, i, half);
+            dot += v.a * w.a * u.a + v.b * w.b * u.b;
+            const Pair sum = load_pair(grad_norm_weight, i, half);
+            store_pair(grad_norm_weight, {sum.a + u.a * v.a * s, sum.b + u.b * v.b * s}, i, half);
+          }
+          const float factor = sum_lanes(dot) / static_cast<float>(h.head_dim) * s * s * s;
+          for (int64_t i = 0; i < half; i += kLanes) {
+            const Pair u = rotate_back(load_pair(grad, i, half), at, i, half);
+            const Pair v = load_pair(in, i, half), w = load_pair(h.norm_weight, i, half);
+            store_pair(to, {u.a * w.a * s - v.a * factor, u.b * w.b * s - v.b * factor}, i, half);
+          }
+        });
   });
 }
 
