@@ -318,6 +318,36 @@ TEST_P(AdamwConformance, AnyCutGivesTheSameBits) {
   }
 }
 
+// Ragged ends go through the same code as whole blocks, padded. Without eps an element whose second
+// moment is 0 divides by 0; the padding must not be one.
+TEST(AdamwPadding, StaysOnTheFastPathWithoutEps) {
+  ThreadPool pool(1);
+  AdamwScalars scalars = scalars_of(0);
+  scalars.eps = 0;
+  for (const AdamwFormat& format : all_formats()) {
+    if (!kernels::template_index(format)) continue;
+    SliceArrays inputs(format, 3, 0);
+    inputs.fill(DataClass::kOrdinary, 1, [](int64_t i) { return i; });
+    for (int64_t i = 0; i < 3; ++i)
+      inputs.grad.set(i, inputs.grad.dtype() == Dtype::kF32 ? 0x3A800000 : 0x3A80);  // 2^-10
+    SliceArrays expected = inputs;
+    const AdamwSlice slice = expected.slice(format, scalars);
+    with_implementation("reference", [&] {
+      kernels::adamw_step(format, {&slice, 1}, kSeed, pool);
+    });
+    for (const std::string& implementation : implementations_under_test()) {
+      SCOPED_TRACE(implementation + ", " + name_of(format));
+      SliceArrays actual = inputs;
+      const AdamwSlice actual_slice = actual.slice(format, scalars);
+      with_implementation(implementation, [&] {
+        kernels::adamw_step(format, {&actual_slice, 1}, kSeed, pool);
+        EXPECT_EQ(kernels::path_counters.handed_over, 0);
+      });
+      ASSERT_TRUE(same_arrays(actual, expected));
+    }
+  }
+}
+
 // All implementations run in the same floating-point environment, so a comparison cannot see
 // whether it flushes subnormals: a subnormal exp_avg counts as 0, and an exp_avg_sq that decays to
 // a subnormal becomes 0.

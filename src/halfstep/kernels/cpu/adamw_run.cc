@@ -15,7 +15,7 @@ struct Array {
   int64_t bytes;
   bool written;
 };
-constexpr size_t kNumArrays = 6;
+constexpr size_t kNumArrays = 6, kExpAvgSq = 4;
 
 std::array<Array, kNumArrays> arrays_of(const AdamwFormat& format, const AdamwRun& run) {
   const auto at = [](const void* p) { return static_cast<char*>(const_cast<void*>(p)); };
@@ -39,11 +39,14 @@ AdamwRun with_arrays(const AdamwRun& run, const std::array<char*, kNumArrays>& d
 }
 
 // Up to a block of elements, which begin `lead` elements after a multiple of kNoiseBlock. The
-// padding is zero: an ordinary value in every format.
+// padding is zero, an ordinary value in every format, and 0x3F3F… as exp_avg_sq, an ordinary value
+// that is not zero: with it the padding's step divides by something even without eps, and so the
+// block stays where it is.
 int64_t padded_block(const AdamwFormat& format, const AdamwRun& run, int64_t lead, int64_t block,
                      AdamwBlocks blocks) {
   alignas(64) char buffer[kNumArrays][kMaxBlock * sizeof(float)];
   std::memset(buffer, 0, sizeof(buffer));
+  std::memset(buffer[kExpAvgSq], 0x3F, sizeof(buffer[kExpAvgSq]));
   const auto arrays = arrays_of(format, run);
   std::array<char*, kNumArrays> data{};
   const auto copy = [&](size_t k, bool back) {

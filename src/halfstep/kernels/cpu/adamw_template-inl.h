@@ -59,8 +59,9 @@ class AdamwGroup {
       compute_here(m_codes_);
     }
     if constexpr (kFormat.exp_avg_sq != Dtype::kF32) {
-      v_codes_ = encode<kFormat.exp_avg_sq, kFormat.exp_avg_sq_rounding, NaN::kSeenElsewhere>(
-          v_, exp_avg_sq_random, unusual_);
+      // Of a negative one the root is NaN, and so is the weight.
+      v_codes_ = encode<kFormat.exp_avg_sq, kFormat.exp_avg_sq_rounding, NaN::kSeenElsewhere,
+                        Sign::kNonNegative>(v_, exp_avg_sq_random, unusual_);
       compute_here(v_codes_);
     }
   }
@@ -106,9 +107,11 @@ class AdamwGroup {
 
 // run.n is a multiple of kBlock and run.first of kNoiseBlock.
 //
-// A block is two groups in lock step, with the rounds of the next block's noise in between: square
+// A block is two groups side by side, with the rounds of the next block's noise in between: square
 // root, division and Philox are long chains, and a processor's window does not reach far enough to
-// overlap them if they come one after the other.
+// overlap them if they come one after the other. The order of the stages is measured (Zen 3): what
+// rounds the first group fills the time of the square roots, and what rounds the second one that of
+// the divisions. More of them between would have to be kept in memory: 16 registers are too few.
 template <AdamwFormat kFormat>
 int64_t adamw_blocks(const AdamwFormat&, const AdamwRun& run) {
   static_assert(kFormat.weight == Dtype::kBF16 && kFormat.master != MasterMode::kNone &&
@@ -140,11 +143,11 @@ int64_t adamw_blocks(const AdamwFormat&, const AdamwRun& run) {
     m_state = m_noise.begin();
     v_state = v_noise.begin();
     b.moments(core);
+    a.round_state(m_random.first, v_random.first);
     m_noise.template rounds<0>(m_state);
     v_noise.template rounds<0>(v_state);
     a.divide(core);
     b.divide(core);
-    a.round_state(m_random.first, v_random.first);
     b.round_state(m_random.second, v_random.second);
     m_noise.template rounds<1>(m_state);
     v_noise.template rounds<1>(v_state);

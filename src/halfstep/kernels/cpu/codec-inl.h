@@ -67,16 +67,16 @@ HWY_INLINE Pair load(const void* base, int64_t i, VecU16& unusual) {
 
 // ---- rounding of 32-bit y to the upper half, docs/numerics.md §4
 
-// Nearest, ties to even, in 16-bit lanes. `above_half` > 0 where y rounds up and 0 in a tie down.
+// Nearest, ties to even, in 16-bit lanes. A lower half rounds up if it is above one half, or is one
+// half and the upper half is odd. So one is taken off it where the upper half is even (0 stays 0),
+// and then `carry` rounds up from one half on: its highest bit says so.
 struct Nearest {
-  VecU16 rounded;
-  hn::Vec<TagI16> above_half;
+  VecU16 rounded, carry;
 };
 HWY_INLINE Nearest nearest(VecU16 upper, VecU16 lower) {
-  const VecU16 sticky = hn::Or(lower, hn::And(upper, hn::Set(u16, 1)));
-  const auto above_half = hn::BitCast(i16, hn::Xor(sticky, hn::Set(u16, 0x8000)));
-  const auto up = hn::VecFromMask(i16, hn::Gt(above_half, hn::Zero(i16)));  // −1
-  return {hn::Sub(upper, hn::BitCast(u16, up)), above_half};
+  const VecU16 is_even = hn::AndNot(upper, hn::Set(u16, 1));
+  const VecU16 carry = hn::SaturatedSub(lower, is_even);
+  return {hn::Add(upper, hn::ShiftRight<15>(carry)), carry};
 }
 
 HWY_INLINE VecU16 stochastic(PairBits y, VecU32 random) {
@@ -115,11 +115,12 @@ HWY_INLINE VecU32 ue6m10_y(VecF32 v) {
   return hn::IfThenElse(is_small, small, full);
 }
 
-// Stores x as kDtype. Reports NaN of a BF16 only under kReportNaN: an AdamW step sees a NaN of any
-// state in its new weight.
+// Stores x as kDtype. Reports NaN of a BF16 only under kReport: an AdamW step sees a NaN of any
+// state in its new weight. kNonNegative is cheaper, and reports every value with a sign.
 enum class NaN { kReport, kSeenElsewhere };
+enum class Sign { kAny, kNonNegative };
 
-template <Dtype kDtype, Rounding kRounding, NaN kNaN>
+template <Dtype kDtype, Rounding kRounding, NaN kNaN, Sign kSign = Sign::kAny>
 HWY_INLINE VecU16 encode(Pair x, VecU32 random, VecU16& unusual) {
   PairBits y = bits(x);
   if constexpr (kDtype == Dtype::kUE6M10) {
@@ -127,7 +128,9 @@ HWY_INLINE VecU16 encode(Pair x, VecU32 random, VecU16& unusual) {
     y = {ue6m10_y<kRounding>(x.even), ue6m10_y<kRounding>(x.odd)};
   }
   if constexpr (kRounding == Rounding::kStochastic) {
-    if constexpr (kDtype == Dtype::kBF16) {
+    if constexpr (kDtype == Dtype::kBF16 && kSign == Sign::kNonNegative) {
+      flag_bits_from(unusual, y, kBf16LargestFinite);
+    } else if constexpr (kDtype == Dtype::kBF16) {
       flag_magnitude_from(unusual, upper_halves(y), kBf16LargestFinite);
     }
     return stochastic(y, random);
@@ -160,8 +163,12 @@ HWY_INLINE SplitCodes split(Pair x, VecU16& unusual, hn::Vec<TagI16>& tie) {
   const VecU16 upper = upper_halves(bits(x)), lower = lower_halves(bits(x));
   flag_magnitude_from(unusual, upper, kBf16Infinity);
   const Nearest weight = nearest(upper, lower);
-  tie = hn::VecFromMask(i16, hn::Eq(weight.above_half, hn::Zero(i16)));
-  return {weight.rounded, hn::Add(lower, hn::BitCast(u16, tie))};
+  // As signed numbers, carry is larger than lower in a tie down alone: 0x7FFF instead of 0x8000,
+  // which is the remainder that loses an ulp.
+  const auto signed_lower = hn::BitCast(i16, lower);
+  const auto remainder = hn::Max(signed_lower, hn::BitCast(i16, weight.carry));
+  tie = hn::VecFromMask(i16, hn::Ne(remainder, signed_lower));
+  return {weight.rounded, hn::BitCast(u16, remainder)};
 }
 
 }  // namespace halfstep::kernels::HWY_NAMESPACE
