@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "halfstep/comm/single_rank.h"
 #include "halfstep/core/error.h"
 #include "halfstep/train/evaluate.h"
 #include "halfstep/train/loaded_model.h"
@@ -52,8 +53,10 @@ void run_eval(EvalOptions o) {
         "give more data or a smaller --seq-length");
   }
   const int64_t all = samples->samples_per_epoch();
+  comm::SingleRank alone;
   const train::Evaluation result = train::evaluate(*loaded.model, *samples, o.micro_batch_size,
-                                                   o.max_sequences > 0 ? o.max_sequences : all);
+                                                   o.max_sequences > 0 ? o.max_sequences : all,
+                                                   alone);
   if (o.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"loss", result.loss()},
                                               {"tokens", result.tokens},

@@ -32,7 +32,7 @@ TEST(BitFlip, EverySampledFlipAndCutIsFoundAndNamed) {
   const fs::path dir = fs::path(::testing::TempDir()) / ("bit_flip." + std::to_string(::getpid()));
   fs::remove_all(dir);
   const TestTensors saved = test_model(3);
-  const fs::path folder = save_checkpoint(dir, test_state(1), saved.tensors()).directory;
+  const fs::path folder = save_alone(dir, test_state(1), saved.tensors()).directory;
   const CheckpointReader reader(folder);
   const StoredShard& shard = reader.manifest().shards[0];
   const fs::path path = folder / shard.file;

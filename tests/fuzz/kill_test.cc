@@ -74,7 +74,7 @@ class KillTest : public ::testing::Test {
   ~KillTest() override { fs::remove_all(dir_); }
 
   SaveResult save(uint64_t content, int64_t iteration, RetentionPolicy policy = {}) {
-    return save_checkpoint(dir_, test_state(iteration), test_model(content).tensors(), policy);
+    return save_alone(dir_, test_state(iteration), test_model(content).tensors(), policy);
   }
 
   // The checkpoint that a reader finds is complete and is one of these two.

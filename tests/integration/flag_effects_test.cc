@@ -9,12 +9,10 @@
 #include <functional>
 #include <set>
 
-#include "halfstep/arch/model_config.h"
 #include "halfstep/checkpoint/reader.h"
 #include "halfstep/data/indexed_writer.h"
 #include "halfstep/data/tokenizer.h"
 #include "halfstep/io/file.h"
-#include "halfstep/model/hf_weights.h"
 #include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/run.h"
@@ -39,15 +37,15 @@ struct Effect {
 class FlagEffects : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = new Folder;
+    folder_ = new TestFolder;
     text_ = write_text(*folder_, "text.txt");
   }
   static void TearDownTestSuite() { delete folder_; }
 
-  static Folder* folder_;
+  static TestFolder* folder_;
   static std::string text_;
 };
-Folder* FlagEffects::folder_ = nullptr;
+TestFolder* FlagEffects::folder_ = nullptr;
 std::string FlagEffects::text_;
 
 void both_run(const RunResult& base, const RunResult& with) {
@@ -142,7 +140,7 @@ std::vector<Effect> model_effects() {
   };
 }
 
-std::vector<Effect> run_effects(const Folder& folder) {
+std::vector<Effect> run_effects(const TestFolder& folder) {
   return {
       {"data", {"--data", write_text(folder, "other.txt", 3)}, kLoss},
       {"tokenizer",
@@ -221,7 +219,7 @@ std::vector<Effect> optimizer_effects() {
       // A learning rate at which the second step is not finite.
       {"max-skipped-steps",
        {"--max-skipped-steps", "2"},
-       events("skipped", 3, 1),
+       events("skipped", 4, 2),
        {"--lr", "1e30", "--max-skipped-steps", "4"}},
       {"bf16", {"--bf16"}, stored("weights", "bf16", 2)},
       {"o2-optimizer", {"--o2-optimizer"}, stored("exp_avg_sq", "bf16", 2), {"--bf16"}},
@@ -340,37 +338,28 @@ TEST_F(FlagEffects, TokenizerHasASecondName) {
   EXPECT_FALSE(run(args + Args{"--tokenizer-name-or-path", "byte"}).failed);
 }
 
-// Saves a model of tiny_run's shape as a Hugging Face folder, all its weights FP32 and `value`.
-// Returns the flags of a run that loads it.
-Args hf_run(const std::string& text, const std::string& folder, float value) {
-  const auto options = train::checked_options(train::parse_flags(tiny_run(text)).options);
-  const arch::ModelConfig config = train::model_config_from(options, 257);
-  std::vector<std::vector<float>> weights;
-  std::vector<model::WeightSlot> slots;
-  for (const arch::Parameter& parameter : arch::parameter_list(config)) {
-    weights.emplace_back(parameter.numel(), value);
-    slots.push_back({weights.back().data(), Dtype::kF32});
-  }
-  model::save_hf_folder(folder, config, slots);
-  Args args = tiny_run(text);
-  for (const char* flag : {"--num-layers", "--hidden-size", "--ffn-hidden-size",
-                           "--num-attention-heads", "--kv-channels"}) {
-    args = without(args, flag);
-  }
-  return args + Args{"--load-hf", folder};
-}
-
 TEST_F(FlagEffects, LoadHfStartsFromItsWeights) {
   // All zero: every token is equally likely, whatever the text.
-  const RunResult from_hf = run(hf_run(text_, *folder_ / "hf_zero", 0.0f));
+  const RunResult from_hf = run(hf_run(tiny_run(text_), *folder_ / "hf_zero", constant(0)));
   ASSERT_FALSE(from_hf.failed) << from_hf.error;
   // ln 257 from sums of 32 FP32 terms: 16 ulp of the sum, and the log's own.
   EXPECT_NEAR(from_hf.series("loss")[0], std::log(257.0), std::log(257.0) * 20 * 0x1p-23);
 }
 
+// The dimensions of tiny_run stand beside the folder of the same model: they agree with it.
+TEST_F(FlagEffects, LoadHfRefusesOtherDimensionsThanItsOwn) {
+  const Args args = hf_run(tiny_run(text_), *folder_ / "hf_dimensions", constant(0));
+  EXPECT_FALSE(run(args + Args{"--rotary-base", "10000"}).failed);
+  for (const auto& [flag, value] : {std::pair{"--rotary-base", "500"}, {"--num-layers", "2"}}) {
+    const RunResult result = run(args + Args{flag, value});
+    EXPECT_EQ(result.failed, ExitCode::kUsage);
+    EXPECT_THAT(result.error, HasSubstr("drop " + std::string(flag)));
+  }
+}
+
 TEST_F(FlagEffects, LoadHfRefusesSequencesLongerThanItsPositions) {
-  const RunResult result =
-      run(hf_run(text_, *folder_ / "hf_short", 0.0f) + Args{"--seq-length", "4096"});
+  const RunResult result = run(hf_run(tiny_run(text_), *folder_ / "hf_short", constant(0)) +
+                               Args{"--seq-length", "4096"});
   EXPECT_EQ(result.failed, ExitCode::kUsage);
   EXPECT_NE(result.error.find("--seq-length 4096"), std::string::npos) << result.error;
 }
@@ -381,7 +370,7 @@ TEST_F(FlagEffects, LoadHfKeepsTheBitsOfFp32WeightsInTheMaster) {
     SCOPED_TRACE(master);
     // A step too small to change any bit.
     const RunResult result =
-        run(hf_run(text_, *folder_ / "hf_third", third) +
+        run(hf_run(tiny_run(text_), *folder_ / "hf_third", constant(third)) +
             Args{"--bf16", "--master", master, "--lr", "1e-30", "--train-iters", "1", "--save",
                  *folder_ / ("third_" + master)});
     ASSERT_FALSE(result.failed) << result.error;
@@ -406,7 +395,7 @@ class Checkpoints : public FlagEffects {
     }
     return found;
   }
-  Folder own_;
+  TestFolder own_;
 };
 
 TEST_F(Checkpoints, SaveAndItsIntervalAndRetention) {

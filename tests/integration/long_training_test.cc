@@ -17,7 +17,7 @@ double final_loss(const RunResult& result) {
 }
 
 TEST(LongTraining, O2EndsWhereFp32StateEnds) {
-  const Folder folder;
+  const TestFolder folder;
   const Args args =
       tiny_run(write_text(folder, "text.txt")) +
       Args{"--bf16", "--train-iters",      "300",    "--global-batch-size",

@@ -1,15 +1,17 @@
 #include "run.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "halfstep/comm/single_rank.h"
+#include "halfstep/data/tokenizer.h"
+#include "halfstep/model/hf_weights.h"
 #include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/run.h"
@@ -17,18 +19,6 @@
 namespace halfstep::testing {
 
 namespace fs = std::filesystem;
-
-Folder::Folder() {
-  static std::atomic<int> count = 0;
-  path_ = fs::temp_directory_path() /
-          ("halfstep_integration_" + std::to_string(getpid()) + "_" + std::to_string(count++));
-  fs::create_directories(path_);
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
 
 std::vector<Json> RunResult::all(const std::string& event) const {
   std::vector<Json> found;
@@ -52,7 +42,7 @@ Json RunResult::one(const std::string& event) const {
   return found.front();
 }
 
-std::string write_text(const Folder& folder, const std::string& name, int variant) {
+std::string write_text(const TestFolder& folder, const std::string& name, int variant) {
   const std::string path = folder / name;
   std::ofstream file(path);
   // Sentences that repeat with changes: there is something to learn within a few steps.
@@ -113,9 +103,30 @@ Args without(Args args, const std::string& flag) {
   return args;
 }
 
+WeightValue constant(float value) {
+  return [value](const arch::Parameter&, int64_t) { return value; };
+}
+
+Args hf_run(const Args& args, const std::string& folder, const WeightValue& value) {
+  const auto options = train::checked_options(train::parse_flags(args).options);
+  const arch::ModelConfig config =
+      train::model_config_from(options, data::ByteTokenizer::kVocabSize);
+  std::vector<std::vector<float>> weights;
+  std::vector<model::WeightSlot> slots;
+  for (const arch::Parameter& parameter : arch::parameter_list(config)) {
+    std::vector<float>& elements = weights.emplace_back(parameter.numel());
+    for (size_t i = 0; i < elements.size(); ++i) {
+      elements[i] = value(parameter, static_cast<int64_t>(i));
+    }
+    slots.push_back({elements.data(), Dtype::kF32});
+  }
+  model::save_hf_folder(folder, config, slots);
+  return args + Args{"--load-hf", folder};
+}
+
 RunResult run(const Args& args) {
   RunResult result;
-  Folder own_log;
+  TestFolder own_log;
   char* text = nullptr;
   size_t size = 0;
   std::FILE* terminal = open_memstream(&text, &size);
@@ -124,7 +135,8 @@ RunResult run(const Args& args) {
     train::Options options = train::checked_options(train::parse_flags(args).options);
     if (options.log_dir.empty()) options.log_dir = own_log / "log";
     log_dir = options.log_dir;
-    train::run_training(options, terminal);
+    comm::SingleRank ranks;
+    train::run_training(options, ranks, terminal);
   } catch (const Error& error) {
     result.failed = error.code();
     result.error = std::string(error.what()) + " / " + error.hint();

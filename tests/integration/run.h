@@ -1,31 +1,20 @@
 // Training runs of a tiny model inside the test process, and what they said.
 #pragma once
 
-#include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "halfstep/arch/parameter.h"
 #include "halfstep/core/error.h"
+#include "halfstep/core/test_folder.h"
 
 namespace halfstep::testing {
 
 using Args = std::vector<std::string>;
 using Json = nlohmann::json;
-
-// A folder that is deleted with the object.
-class Folder {
- public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 struct RunResult {
   std::string terminal;
@@ -41,7 +30,7 @@ struct RunResult {
 };
 
 // A file of several documents' worth of text in `folder`.
-std::string write_text(const Folder& folder, const std::string& name, int variant = 0);
+std::string write_text(const TestFolder& folder, const std::string& name, int variant = 0);
 
 // A 1-layer model on `text`, 6 steps of 2 sequences, each step logged; a few milliseconds a step.
 Args tiny_run(const std::string& text);
@@ -50,6 +39,14 @@ Args tiny_run(const std::string& text);
 Args operator+(Args args, const Args& more);
 // Without a flag and its one value.
 Args without(Args args, const std::string& flag);
+
+// What the elements of a parameter are.
+using WeightValue = std::function<float(const arch::Parameter&, int64_t element)>;
+WeightValue constant(float value);
+
+// Saves the model that `args` describe, with byte tokens, as a Hugging Face folder of FP32 weights.
+// Returns the flags of a run that loads it.
+Args hf_run(const Args& args, const std::string& folder, const WeightValue& value);
 
 // Runs to the end, or to the Error. Every run writes its log to a folder of its own unless `args`
 // name one.

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -195,3 +196,96 @@ def test_a_second_signal_ends_at_once(text, tmp_path):
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=5) == -signal.SIGTERM
+
+
+def test_a_failed_save_is_said_and_the_run_goes_on_until_one_succeeds(text, tmp_path):
+    # No file may grow beyond 64 KiB: a shard of the tiny model (some 80 KB) does not fit, the log does.
+    small = (64 << 10, resource.RLIM_INFINITY)
+    process = subprocess.Popen(
+        [HALFSTEP, "train", *TINY, "--train-iters", "1000000", "--data", str(text), "--save", str(tmp_path / "a"),
+         "--save-interval", "50", "--log-interval", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Python ignores SIGXFSZ, and so does its child: the limit shows as an error of write.
+        restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, small))
+    failed = saved = 0
+    for line in process.stdout:
+        if "was not saved" in line and not failed:
+            assert line.startswith("warning: step 50 was not saved: cannot write ")
+            assert "File too large" in line and "free some space" in line
+            assert not list((tmp_path / "a").glob("step_*")), "what a failed save wrote is still there"
+            failed = 50
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        elif line.startswith("saved ") and not saved:
+            saved = int(line.split("step_")[1].split()[0])
+            process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 130
+    assert failed and saved > failed and saved % 50 == 0
+    events = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
+    kinds = [e["event"] for e in events if e["event"].startswith("save")]
+    assert kinds[0] == "save_failed" and kinds[-1] == "save"
+
+
+def test_a_last_save_that_fails_is_an_error_that_names_the_cause(text, tmp_path):
+    done = halfstep("train", *TINY, "--train-iters", 5, "--data", text, "--save", tmp_path / "a", restore_signals=False,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10)))
+    first, second = failure(done, 3)
+    assert "cannot write" in first and "step_00000005" in first and "File too large" in first
+    assert "free some space" in second
+
+
+def test_training_goes_on_when_its_output_cannot_be_written(text, tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([HALFSTEP, "train", *TINY, "--train-iters", "200", "--log-interval", "1", "--data", str(text),
+                               "--save", str(tmp_path)], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "latest").read_text().strip() == "step_00000200"
+
+
+# inspect
+
+
+def test_inspect_lists_a_checkpoint_and_reads_its_data_only_to_verify(trained, tmp_path):
+    folder, _ = trained
+    document = json.loads(halfstep("inspect", folder, "--json").stdout)
+    assert document["type"] == "checkpoint" and document["path"] == f"{folder}/step_00000040"
+    assert document["state"]["iteration"] == 40 and document["state"]["t"]["default"] == 40
+    tensors = {t["name"]: t for t in document["tensors"]}
+    assert {name.split("/")[0] for name in tensors} == {"weight", "exp_avg", "exp_avg_sq"}
+    embedding = tensors["weight/model.embed_tokens.weight"]
+    assert embedding["shape"] == [257, 16] and embedding["dtype"] == "fp32" and embedding["bytes"] == 4 * 257 * 16
+    assert document["bytes"] == sum(t["bytes"] for t in document["tensors"])
+    human = halfstep("inspect", folder)
+    assert "iteration 40, t 40" in human.stdout and "weight/model.embed_tokens.weight" in human.stdout
+    assert "every checksum matches" not in human.stdout
+    assert "every checksum matches" in halfstep("inspect", folder, "--verify").stdout
+
+    copy = tmp_path / "step_00000040"
+    shutil.copytree(folder / "step_00000040", copy)
+    shard = copy / embedding["file"]
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    assert halfstep("inspect", copy).returncode == 0
+    first, _ = failure(halfstep("inspect", copy, "--verify"), 3)
+    assert embedding["file"] in first
+
+
+def test_inspect_lists_safetensors_token_pairs_and_refuses_the_rest(trained, text, tmp_path):
+    folder, _ = trained
+    shard = next((folder / "step_00000040").glob("*.safetensors"))
+    document = json.loads(halfstep("inspect", shard, "--json").stdout)
+    assert document["type"] == "safetensors" and document["bytes"] == sum(t["bytes"] for t in document["tensors"])
+    shutil.copy(shard, tmp_path / "model.safetensors")
+    of_folder = json.loads(halfstep("inspect", tmp_path, "--json").stdout)
+    assert [t["name"] for t in of_folder["tensors"]] == [t["name"] for t in document["tensors"]]
+    assert "weight/model.embed_tokens.weight" in halfstep("inspect", tmp_path).stdout
+
+    assert halfstep("data", "build", "--input", text, "--output-prefix", tmp_path / "t").returncode == 0
+    for path in (tmp_path / "t", tmp_path / "t.bin", tmp_path / "t.idx"):
+        pair = json.loads(halfstep("inspect", path, "--json").stdout)
+        assert (pair["type"], pair["documents"], pair["tokens"]) == ("tokens", 1, len(text.read_bytes()) + 1)
+    assert "1 documents" in halfstep("inspect", tmp_path / "t").stdout
+    assert "halfstep data verify" in failure(halfstep("inspect", tmp_path / "t", "--verify"), 2)[1]
+
+    (tmp_path / "empty").mkdir()
+    assert "no .safetensors files" in failure(halfstep("inspect", tmp_path / "empty"), 3)[0]
+    assert "/nowhere" in failure(halfstep("inspect", "/nowhere"), 3)[0]

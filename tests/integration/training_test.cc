@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class Training : public ::testing::Test {
  protected:
-  Folder folder_;
+  TestFolder folder_;
   std::string text_ = write_text(folder_, "text.txt");
 };
 
@@ -36,7 +36,7 @@ TEST_F(Training, TwentyFiveAndTwentyFiveStepsAreFifty) {
   for (const Args& master : {Args{"--reuse-fp32-param"}, Args{"--master", "none"},
                              Args{"--master", "fp32", "--exp-avg-sq-dtype", "ue6m10"}}) {
     SCOPED_TRACE(master.back());
-    const Folder own;
+    const TestFolder own;
     const Args args =
         tiny_run(text_) + kO2 + master +
         Args{"--train-iters", "50", "--lr-decay-style", "cosine", "--lr-warmup-iters", "5"};
@@ -99,33 +99,6 @@ TEST_F(Training, TokensWithoutALossDoNotCount) {
   ASSERT_FALSE(one.failed) << one.error;
   const double loss = one.series("loss")[0];
   EXPECT_NEAR(eight.series("loss")[0], loss, loss * (128 / 2 + 5 * 16) * 0x1p-24);
-}
-
-TEST_F(Training, StepsThatAreNotFiniteAreSkippedWholeAndEndTheRun) {
-  const Args args = tiny_run(text_) + Args{"--lr",
-                                           "1e30",
-                                           "--max-skipped-steps",
-                                           "3",
-                                           "--save",
-                                           folder_ / "a",
-                                           "--save-interval",
-                                           "1",
-                                           "--train-iters",
-                                           "9"};
-  const RunResult diverged = run(args);
-  EXPECT_EQ(diverged.failed, ExitCode::kDiverged);
-  EXPECT_THAT(diverged.error, HasSubstr("3 steps in a row"));
-  EXPECT_THAT(diverged.error, HasSubstr("model."));  // the first bad parameter
-  const auto skipped = diverged.all("skipped");
-  ASSERT_EQ(skipped.size(), 2u);  // the third ends the run
-  // The iteration advances over a skipped step, and nothing else changes.
-  const int64_t first = skipped[0]["step"];
-  EXPECT_EQ(skipped[1]["step"], first + 1);
-  const auto step = [&](int64_t n) { return folder_ / ("a/step_0000000" + std::to_string(n)); };
-  EXPECT_EQ(checkpoint_bytes(step(first - 1)), checkpoint_bytes(step(first)));
-  EXPECT_EQ(checkpoint_bytes(step(first - 1)), checkpoint_bytes(step(first + 1)));
-  // Its loss is not in the log: JSON has no NaN.
-  EXPECT_TRUE(diverged.all("step").back()["loss"].is_null());
 }
 
 TEST_F(Training, ClippingBoundsTheStepAndBothNumbersAreLogged) {

@@ -42,7 +42,7 @@ class CheckpointTest : public ::testing::Test {
   ~CheckpointTest() override { fs::remove_all(dir_); }
 
   SaveResult save(const TestTensors& tensors, int64_t iteration, RetentionPolicy policy = {}) {
-    return save_checkpoint(dir_, test_state(iteration), tensors.tensors(), policy);
+    return save_alone(dir_, test_state(iteration), tensors.tensors(), policy);
   }
 
   fs::path dir_;

@@ -10,6 +10,8 @@
 
 #include "halfstep/checkpoint/slice.h"
 #include "halfstep/checkpoint/train_state.h"
+#include "halfstep/checkpoint/writer.h"
+#include "halfstep/comm/single_rank.h"
 #include "halfstep/core/hash.h"
 #include "halfstep/core/philox.h"
 #include "halfstep/core/split_weight.h"
@@ -84,6 +86,14 @@ inline TestTensors empty_like(const TestTensors& tensors) {
   TestTensors out;
   for (const Slice& slice : tensors.slices()) out.add(slice);
   return out;
+}
+
+// A save by a process that is alone.
+inline SaveResult save_alone(const std::filesystem::path& dir, const TrainState& state,
+                             std::span<const TensorSlice> slices,
+                             const RetentionPolicy& policy = {}) {
+  comm::SingleRank ranks;
+  return save_checkpoint(dir, state, slices, policy, ranks);
 }
 
 inline TrainState test_state(int64_t iteration) {

@@ -9,7 +9,6 @@
 #include "halfstep/checkpoint/folder.h"
 #include "halfstep/checkpoint/manifest.h"
 #include "halfstep/checkpoint/stored_dtype.h"
-#include "halfstep/comm/single_rank.h"
 #include "halfstep/comm/together.h"
 #include "halfstep/core/error.h"
 #include "halfstep/io/file.h"
@@ -209,12 +208,6 @@ SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
     apply_retention(dir, state.iteration, policy, result);
   });
   return result;
-}
-
-SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
-                           std::span<const TensorSlice> slices, const RetentionPolicy& policy) {
-  comm::SingleRank alone;
-  return save_checkpoint(dir, state, slices, policy, alone);
 }
 
 }  // namespace halfstep::checkpoint

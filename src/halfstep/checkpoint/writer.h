@@ -36,8 +36,5 @@ struct SaveResult {
 SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
                            std::span<const TensorSlice> slices, const RetentionPolicy& policy,
                            comm::Communicator& ranks);
-// The same on a single rank.
-SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
-                           std::span<const TensorSlice> slices, const RetentionPolicy& policy = {});
 
 }  // namespace halfstep::checkpoint

@@ -63,11 +63,11 @@ struct Watchdog::Shared {
 
   std::mutex mutex;
   std::condition_variable changed;
-  bool stop = false;              // the destructor's wish
-  bool messenger_gone = false;    // its thread has ended
-  std::string cause;              // the first failure, once known
-  std::string failure_to_report;  // for the messenger to bring to the store
-  bool ending = false;            // the main thread is on its way out, with:
+  bool stop = false;                                // the destructor's wish
+  bool messenger_gone = false, judge_gone = false;  // their threads have ended
+  std::string cause;                                // the first failure, once known
+  std::string failure_to_report;                    // for the messenger to bring to the store
+  bool ending = false;                              // the main thread is on its way out, with:
   ExitCode code = ExitCode::kCommunication;
   bool watch_closely = false;  // somebody asks who is missing
   Clock::time_point watched_closely_since;
@@ -136,8 +136,10 @@ void Watchdog::Shared::look_closely() {
   if (watched < kMissedBeats * options.interval || !failure_to_report.empty()) return;
   for (int r = 0; r < size; ++r) {
     if (beats[r] == first_beats[r]) {
-      failure_to_report =
-          fmt::format("rank {} failed: no sign of life for {} (killed?)", r, seconds(watched));
+      failure_to_report = beats[r] == 0
+                              ? fmt::format("rank {} has not joined", r)
+                              : fmt::format("rank {} failed: no sign of life for {} (killed?)", r,
+                                            seconds(watched));
       return;
     }
   }
@@ -208,9 +210,12 @@ void Watchdog::Shared::judge() {
       const std::string text = cause;
       lock.unlock();
       options.end_process(exit_code, text);
-      return;
+      lock.lock();
+      break;
     }
   }
+  judge_gone = true;
+  changed.notify_all();
 }
 
 void WatchdogOptions::print_and_exit(ExitCode code, const std::string& cause) {
@@ -231,7 +236,7 @@ Watchdog::~Watchdog() {
   shared_->stop = true;
   shared_->changed.notify_all();
   shared_->changed.wait_for(lock, shared_->options.interval,
-                            [&] { return shared_->messenger_gone; });
+                            [&] { return shared_->messenger_gone && shared_->judge_gone; });
 }
 
 std::string Watchdog::report_failure(const std::string& what, ExitCode code) {

@@ -89,9 +89,14 @@ struct Model::Impl {
        const ModelOptions& model_options)
       : config(model_config), options(model_options) {
     check_parameters(arch::parameter_list(config), tensors);
+    num_parameters = std::ssize(tensors);
     Cursor cursor(tensors);
     embedding_table = cursor.next();
-    for (int64_t i = 0; i < config.num_layers; ++i) layers.push_back(next_layer(cursor, config));
+    for (int64_t i = 0; i < config.num_layers; ++i) {
+      layer_begins.push_back(cursor.index());
+      layers.push_back(next_layer(cursor, config));
+    }
+    layer_begins.push_back(cursor.index());
     final_norm = cursor.next();
     head.parameter = config.tie_embeddings ? 0 : cursor.index();
     head.weight = config.tie_embeddings ? embedding_table : cursor.next();
@@ -114,12 +119,19 @@ struct Model::Impl {
 
   // The output of the last layer, normalised: [T, hidden].
   at::Tensor hidden_states(const at::Tensor& tokens, const LayerInputs& inputs, KvCache* cache) {
+    need(0, 1);
     at::Tensor hidden = embedding(embedding_table, tokens, options.compute);
     for (size_t i = 0; i < layers.size(); ++i) {
+      need(layer_begins[i], layer_begins[i + 1]);
       hidden =
           layer_forward(hidden, layers[i], inputs, cache != nullptr ? &cache->layers[i] : nullptr);
     }
+    need(layer_begins.back(), num_parameters);  // the final norm, and an output matrix
     return rms_norm(hidden, final_norm, config.norm_eps);
+  }
+
+  void need(int64_t begin, int64_t end) const {
+    if (options.before_weights) options.before_weights(begin, end);
   }
 
   at::Tensor hidden_states(const Batch& batch) {
@@ -147,6 +159,8 @@ struct Model::Impl {
   ModelOptions options;
   at::Tensor embedding_table, final_norm, inverse_frequencies;
   std::vector<LayerWeights> layers;
+  int64_t num_parameters = 0;
+  std::vector<int64_t> layer_begins;  // first parameter of each, and of what follows the last
   LossHead head;
   RotaryTable rotary;
 };

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct ModelOptions {
   at::ScalarType compute = at::kFloat;
   WeightGradientSink* weight_gradients = nullptr;
   int64_t loss_chunk_tokens = 1024;  // logits exist for this many tokens at a time
+  // Called before a forward reads parameters [begin, end) (indices in the list), layer by layer:
+  // for weights that are still on their way here.
+  std::function<void(int64_t begin, int64_t end)> before_weights = nullptr;
 };
 
 struct Batch {

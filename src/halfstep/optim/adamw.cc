@@ -148,8 +148,8 @@ void AdamW::measure(const GradientBuffer& gradients, std::span<double> partial_s
     sum_squares_[slice.parameter] = kernels::sum_squares(
         templates_[i].grad, formats_[slice.arena].format.grad, templates_[i].cols);
   }
-  if (ranks_ != nullptr) exchange(partial_sums);
   measure_ms_ = milliseconds_since(start);
+  if (ranks_ != nullptr && ranks_->size() > 1) exchange(partial_sums);
 }
 
 void AdamW::exchange(std::span<double> partial_sums) {
@@ -195,7 +195,7 @@ StepResult AdamW::update(const StepOptions& options) {
       result.saturated += kernels::adamw_step(format, slices_[a], options_.seed);
     }
     for (size_t p = 0; p < updates_.size(); ++p) updates_[p] += contributed_[p];
-    if (options.health && ranks_ != nullptr) sum_over_ranks(*result.health, *ranks_);
+    if (options.health && ranks_ != nullptr && ranks_->size() > 1) sum_over_ranks(*result.health, *ranks_);
   }
   result.milliseconds = measure_ms_ + milliseconds_since(start);
   return result;

@@ -67,7 +67,7 @@ struct StepResult {
   bool skipped = false;         // a gradient was not finite: nothing at all was changed
   int64_t bad_parameter = -1;   // the first one with a non-finite gradient
   int64_t saturated = 0;        // exp_avg_sq values of this rank above ue6m10's range
-  double milliseconds = 0;
+  double milliseconds = 0;  // of this rank's own work
   std::optional<kernels::RoundingHealth> health = std::nullopt;
 };
 

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <cstdlib>
 #include <regex>
 #include <string_view>
 
@@ -22,15 +21,9 @@ void require(bool given, std::string_view flag, std::string_view meaning) {
 }
 
 void check_model(const Options& o) {
-  if (!o.load_hf.empty()) {
-    // The folder says all of it; a dimension beside it would be ignored or contradict it.
-    const auto settings = settings_json(o), defaults = settings_json({});
-    for (const Flag& flag : flag_table()) {
-      const bool dimension = flag.group == "model" && flag.get && flag.name != "load-hf";
-      refuse_if(dimension && settings[flag.name] != defaults[flag.name],
-                fmt::format("--{} contradicts --load-hf, which has its own config.json", flag.name),
-                fmt::format("drop --{}", flag.name));
-    }
+  if (!o.load_hf.empty()) {  // which has the dimensions: check_dimensions compares
+    refuse_if(o.is_given("init-method-std"), "--init-method-std has no effect with --load-hf",
+              "drop it: the weights are those of the folder");
     return;
   }
   require(o.num_layers > 0, "num-layers", "transformer layers, or --load-hf DIR for a whole model");
@@ -76,6 +69,14 @@ void check_run(const Options& o) {
             fmt::format("--global-batch-size {} is no multiple of --micro-batch-size {}",
                         o.global_batch_size, o.micro_batch_size),
             "change one of them");
+  const int64_t at_once = o.micro_batch_size * o.data_parallel_size;
+  refuse_if(o.global_batch_size % at_once != 0,
+            fmt::format("--global-batch-size {} is no multiple of --micro-batch-size {} on {} ranks",
+                        o.global_batch_size, o.micro_batch_size, o.data_parallel_size),
+            fmt::format("give a multiple of {}, or start another number of ranks", at_once));
+  refuse_if(o.is_given("eval-interval") && o.eval_iters == 0,
+            "--eval-interval has no effect with --eval-iters 0",
+            "raise --eval-iters or drop --eval-interval");
   refuse_if(o.log_per_layer && o.log_dir.empty() && o.save.empty(),
             "--log-per-layer writes to log.jsonl, and there is no folder for it",
             "add --log-dir DIR");
@@ -87,6 +88,10 @@ void check_learning_rate(const Options& o) {
             "lower it");
   refuse_if(o.min_lr > 0 && o.lr_decay_style == DecayStyle::kConstant,
             "--min-lr has no effect with --lr-decay-style constant", "drop it");
+  refuse_if(o.lr_decay_iters > 0 && o.lr_decay_style == DecayStyle::kConstant &&
+                o.lr_warmup_fraction == 0,
+            "--lr-decay-iters has no effect with --lr-decay-style constant",
+            "drop it, or choose another --lr-decay-style");
   refuse_if(o.lr_warmup_iters > 0 && o.lr_warmup_fraction > 0,
             "--lr-warmup-iters and --lr-warmup-fraction together", "give one of them");
   const int64_t decay_iters = o.lr_decay_iters > 0 ? o.lr_decay_iters : o.train_iters;
@@ -146,14 +151,31 @@ void check_rounding(const Options& o) {
                   o.adam_eps),
       "raise --adam-eps or take --exp-avg-sq-dtype bf16");
   // Throws where nearest was asked for by name and stalls.
-  for (const auto& [dtype, beta, state] :
-       {std::tuple{o.exp_avg_storage(), o.adam_beta1, "exp_avg"},
-        std::tuple{o.exp_avg_sq_storage(), o.adam_beta2, "exp_avg_sq"}}) {
-    if (dtype != Dtype::kF32) {
-      kernels::choose_state_rounding(dtype, beta, o.state_rounding, o.allow_stalling_rounding,
-                                     state);
+  const auto check_stalling = [&](bool allowed) {
+    for (const auto& [dtype, beta, state] :
+         {std::tuple{o.exp_avg_storage(), o.adam_beta1, "exp_avg"},
+          std::tuple{o.exp_avg_sq_storage(), o.adam_beta2, "exp_avg_sq"}}) {
+      if (dtype != Dtype::kF32) {
+        kernels::choose_state_rounding(dtype, beta, o.state_rounding, allowed, state);
+      }
     }
+  };
+  if (!o.allow_stalling_rounding) return check_stalling(false);
+  try {
+    check_stalling(false);
+  } catch (const UsageError&) {
+    return;
   }
+  throw UsageError(
+      "--allow-stalling-rounding has no effect: nothing here is rounded so that it stalls",
+      "drop it");
+}
+
+void check_ranks(const Options& o) {
+  refuse_if(o.grad_wire_dtype == Dtype::kF32 && o.o2_gradient,
+            "--grad-wire-dtype fp32 has no effect on BF16 gradients: the same numbers in twice the "
+            "bytes",
+            "drop it, or drop --o2-gradient");
 }
 
 void check_checkpoints(const Options& o) {
@@ -173,25 +195,60 @@ void check_checkpoints(const Options& o) {
 
 }  // namespace
 
-Options checked_options(Options options) {
-  if (options.global_batch_size == 0) options.global_batch_size = options.micro_batch_size;
+Options checked_options(Options options, int64_t world_size) {
+  options.data_parallel_size = world_size;
+  if (options.global_batch_size == 0) {
+    options.global_batch_size = options.micro_batch_size * world_size;
+  }
   check_model(options);
   check_run(options);
   check_data(options);
   check_learning_rate(options);
   check_dtypes(options);
   check_rounding(options);
+  check_ranks(options);
   check_checkpoints(options);
   return options;
 }
 
-void check_world_size(const char* world_size) {
-  if (world_size && std::string_view(world_size) != "1" && *world_size) {
-    throw UsageError(
-        fmt::format(
-            "WORLD_SIZE is {}: training on several processes is not implemented in this version",
-            world_size),
-        "start one process, without a launcher");
+std::vector<std::string> idle_on_one_rank(const Options& options) {
+  std::vector<std::string> idle;
+  if (options.data_parallel_size > 1) return idle;
+  for (const Flag& flag : flag_table()) {
+    if (flag.group == kRanksGroup && flag.kind == Flag::Kind::kSetting &&
+        options.is_given(flag.name)) {
+      idle.push_back(flag.name);
+    }
+  }
+  return idle;
+}
+
+void check_dimensions(const Options& o, const arch::ModelConfig& config) {
+  Options folder;
+  folder.num_layers = config.num_layers;
+  folder.hidden_size = config.hidden_size;
+  folder.ffn_hidden_size = config.ffn_hidden_size;
+  folder.num_attention_heads = config.num_attention_heads;
+  folder.group_query_attention = config.num_query_groups != config.num_attention_heads;
+  folder.num_query_groups = config.num_query_groups;
+  folder.kv_channels = config.head_dim;
+  folder.qk_layernorm = config.qk_norm;
+  folder.add_qkv_bias = config.qkv_bias;
+  folder.rotary_base = config.rope_theta;
+  folder.norm_epsilon = config.norm_eps;
+  folder.max_position_embeddings = config.max_position_embeddings;
+  folder.padded_vocab_size = config.vocab_size;
+  folder.make_vocab_size_divisible_by =
+      config.vocab_size % o.make_vocab_size_divisible_by == 0 ? o.make_vocab_size_divisible_by : 1;
+  folder.untie_embeddings_and_output_weights = !config.tie_embeddings;
+  folder.init_method_std = o.init_method_std;
+  for (const Flag& flag : flag_table()) {
+    if (flag.group != "model" || flag.name == "load-hf" || !o.is_given(flag.name)) continue;
+    const auto given = flag.get(o), theirs = flag.get(folder);
+    refuse_if(given != theirs,
+              fmt::format("--{} is {}, and {} for the model of --load-hf", flag.name, given.dump(),
+                          theirs.dump()),
+              fmt::format("drop --{}: the folder's config.json says it", flag.name));
   }
 }
 

@@ -3,16 +3,24 @@
 // change.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "halfstep/arch/model_config.h"
 #include "halfstep/train/options.h"
 
 namespace halfstep::train {
 
-// Returns the options with what follows from others filled in (the global batch size).
-Options checked_options(Options options);
+// Returns the options with what follows from others filled in (the global batch size) and the
+// number of ranks, `world_size`.
+Options checked_options(Options options, int64_t world_size = 1);
 
-// More than one process (a launcher's WORLD_SIZE) is refused in this version.
-void check_world_size(const char* world_size);
+// Names of the flags that were given and only mean something to several ranks, if there is one.
+std::vector<std::string> idle_on_one_rank(const Options& options);
+
+// Dimension flags that were given beside --load-hf must say what the folder's config.json says.
+void check_dimensions(const Options& options, const arch::ModelConfig& config);
 
 // The architecture that the dimension flags describe, for `vocab_size` tokens (ignored if
 // --padded-vocab-size is given; that may not be smaller). Not for --load-hf.

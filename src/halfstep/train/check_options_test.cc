@@ -91,8 +91,14 @@ TEST(CheckOptions, RefusesContradictionsAndFlagsWithoutEffect) {
   expect_refused({"--global-batch-size", "3"}, "no multiple", "change");
   expect_refused({"--group-query-attention"}, "needs --num-query-groups", "add");
   expect_refused({"--num-query-groups", "1"}, "no effect", "--group-query-attention");
-  expect_refused({"--load-hf", "dir"}, "contradicts --load-hf", "drop --num-layers");
+  expect_refused({"--load-hf", "dir", "--init-method-std", "0.02"}, "no effect with --load-hf",
+                 "drop");
   expect_refused({"--max-position-embeddings", "4"}, "less than --seq-length", "raise");
+  // Also with the default's value.
+  expect_refused({"--eval-iters", "0", "--eval-interval", "1000"}, "no effect", "--eval-iters");
+  expect_refused({"--lr-decay-style", "constant", "--lr-decay-iters", "20"}, "no effect", "drop");
+  // The warm-up is a fraction of these steps.
+  checked({"--lr-decay-style", "constant", "--lr-decay-iters", "9", "--lr-warmup-fraction", ".1"});
   expect_refused({"--min-lr", "1"}, "above --lr", "lower");
   expect_refused({"--lr-warmup-iters", "2", "--lr-warmup-fraction", ".1"}, "together", "one");
   expect_refused({"--lr-warmup-iters", "20"}, "warm-up", "lower");
@@ -114,6 +120,9 @@ TEST(CheckOptions, RefusesRoundingThatStallsUnlessAllowed) {
   auto smaller_beta = nearest;
   smaller_beta.insert(smaller_beta.end(), {"--adam-beta2", "0.95"});
   checked(smaller_beta);
+  smaller_beta.push_back("--allow-stalling-rounding");
+  expect_refused(smaller_beta, "--allow-stalling-rounding has no effect", "drop");
+  expect_refused({"--allow-stalling-rounding"}, "--allow-stalling-rounding has no effect", "drop");
   expect_refused({"--exp-avg-sq-dtype", "ue6m10", "--bf16", "--adam-eps", "1e-9"}, "1e-8", "raise");
 }
 
@@ -132,11 +141,25 @@ TEST(CheckOptions, NamesWhatIsMissing) {
   }
 }
 
-TEST(CheckOptions, OneProcessOnly) {
-  check_world_size(nullptr);
-  check_world_size("");
-  check_world_size("1");
-  EXPECT_THROW(check_world_size("2"), UsageError);
+TEST(CheckOptions, RanksShareTheGlobalBatch) {
+  const auto on_ranks = [](std::vector<std::string> more, int64_t ranks) {
+    return checked_options(parse_flags(small_run(std::move(more))).options, ranks);
+  };
+  EXPECT_EQ(on_ranks({}, 4).global_batch_size, 8);
+  EXPECT_EQ(on_ranks({"--global-batch-size", "24"}, 4).num_micro_batches(), 3);
+  EXPECT_THROW(on_ranks({"--global-batch-size", "20"}, 4), UsageError);
+  EXPECT_THROW(checked({"--o2-gradient", "--bf16", "--no-gradient-accumulation-fusion",
+                        "--grad-wire-dtype", "fp32"}),
+               UsageError);
+  EXPECT_THAT(idle_on_one_rank(on_ranks({"--overlap-grad-reduce"}, 1)),
+              testing::ElementsAre("overlap-grad-reduce"));
+  EXPECT_TRUE(idle_on_one_rank(on_ranks({"--overlap-grad-reduce"}, 2)).empty());
+}
+
+TEST(CheckOptions, BucketsAreSizedInParametersOrBytes) {
+  EXPECT_EQ(checked({}).ddp_bucket_bytes(), 32 << 20);
+  EXPECT_EQ(checked({"--ddp-bucket-size", "1000"}).ddp_bucket_bytes(), 4000);
+  EXPECT_EQ(checked({"--ddp-bucket-size", "4KiB"}).ddp_bucket_bytes(), 4096);
 }
 
 TEST(CheckOptions, DimensionsBecomeAModelConfig) {
@@ -152,6 +175,50 @@ TEST(CheckOptions, DimensionsBecomeAModelConfig) {
   EXPECT_EQ(model_config_from(checked({"--add-qkv-bias"}), 257).family, arch::Family::kQwen2);
   EXPECT_EQ(model_config_from(checked({"--padded-vocab-size", "300"}), 257).vocab_size, 300);
   EXPECT_THROW(model_config_from(checked({"--padded-vocab-size", "256"}), 257), UsageError);
+}
+
+TEST(CheckOptions, DimensionsBesideAFolderMustBeItsOwn) {
+  const std::vector<std::string> dimensions{"--num-layers",
+                                            "2",
+                                            "--hidden-size",
+                                            "16",
+                                            "--ffn-hidden-size",
+                                            "32",
+                                            "--num-attention-heads",
+                                            "2",
+                                            "--kv-channels",
+                                            "8",
+                                            "--group-query-attention",
+                                            "--num-query-groups",
+                                            "1",
+                                            "--qk-layernorm",
+                                            "--rotary-base",
+                                            "1e6",
+                                            "--max-position-embeddings",
+                                            "64",
+                                            "--make-vocab-size-divisible-by",
+                                            "128"};
+  const arch::ModelConfig config = model_config_from(checked(dimensions), 257);
+  const auto beside = [&](std::vector<std::string> args) {
+    check_dimensions(parse_flags(args).options, config);
+  };
+  beside({});
+  beside(dimensions);
+  beside({"--padded-vocab-size", "384", "--norm-epsilon", "1e-6"});
+  // The defaults' values count as given.
+  for (const auto& [flag, value] : {std::pair{"--rotary-base", "10000"},
+                                    {"--num-layers", "3"},
+                                    {"--norm-epsilon", "1e-5"},
+                                    {"--qk-layernorm", ""},
+                                    {"--make-vocab-size-divisible-by", "256"},
+                                    {"--padded-vocab-size", "257"},
+                                    {"--num-query-groups", "2"}}) {
+    const std::vector<std::string> args =
+        *value ? std::vector<std::string>{flag, value}
+               : std::vector<std::string>{std::string(flag) + "=false"};
+    EXPECT_THAT([&] { beside(args); },
+                ::testing::ThrowsMessage<UsageError>(HasSubstr(std::string(flag) + " is ")));
+  }
 }
 
 }  // namespace

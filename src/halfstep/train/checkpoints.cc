@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "halfstep/checkpoint/folder.h"
 #include "halfstep/checkpoint/writer.h"
 #include "halfstep/core/error.h"
 #include "halfstep/io/units.h"
@@ -41,21 +42,34 @@ bool is_state(TensorKind kind) {
          kind == TensorKind::kMaxExpAvgSq;
 }
 
-// A slice per stored tensor, in the arenas' own memory.
-std::vector<checkpoint::MutableSlice> stored_slices(const optim::Arenas& arenas, bool with_state) {
+checkpoint::MutableSlice slice_of(const optim::Arenas& arenas, int64_t p, TensorKind kind,
+                                  layout::MemoryClass c) {
+  const arch::Parameter& parameter = arenas.parameters()[p];
+  checkpoint::MutableSlice slice;
+  static_cast<checkpoint::Slice&>(slice) = checkpoint::whole_slice(
+      kind, parameter.name, parameter.shape, arenas.layout().arena_of(p).format.dtype(c));
+  slice.data = arenas.data(c, p);
+  return slice;
+}
+
+// A slice per stored tensor, in the arenas' own memory: what this rank owns of it (nothing of some,
+// and then of length 0, which says that the tensor belongs to the model). With `whole_weights`, all
+// of a weight.
+std::vector<checkpoint::MutableSlice> stored_slices(const optim::Arenas& arenas, bool with_state,
+                                                    bool whole_weights) {
   std::vector<checkpoint::MutableSlice> slices;
   for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) {
-    const arch::Parameter& parameter = arenas.parameters()[p];
     const layout::StorageFormat& format = arenas.layout().arena_of(p).format;
+    const layout::ShardSlice* const owned = arenas.owned(p);
     for (const layout::MemoryClass c : layout::kMemoryClasses) {
       const auto kind = stored_kind(c, format.dtype(c));
       if (!kind || format.bytes_per_element(c) == 0) continue;
       if (is_state(*kind) && !with_state) continue;
-      checkpoint::MutableSlice slice;
-      static_cast<checkpoint::Slice&>(slice) =
-          checkpoint::whole_slice(*kind, parameter.name, parameter.shape, format.dtype(c));
-      slice.data = arenas.data(c, p);
-      slices.push_back(std::move(slice));
+      slices.push_back(slice_of(arenas, p, *kind, c));
+      if (c == layout::MemoryClass::kWeight && whole_weights) continue;
+      slices.back().start = owned == nullptr ? 0 : owned->first;
+      slices.back().numel = owned == nullptr ? 0 : owned->numel;
+      slices.back().data = owned == nullptr ? nullptr : arenas.data(c, *owned);
     }
   }
   return slices;
@@ -142,7 +156,7 @@ void report_changed_settings(const TrainState& state, const Options& options, Ru
 void restore(Trainer& t, const CheckpointReader& reader, RunLog& log) {
   const bool without_state = t.options.no_load_optim;
   const TrainState& state = reader.state();
-  const auto slices = stored_slices(*t.arenas, !without_state);
+  const auto slices = stored_slices(*t.arenas, !without_state, /*whole_weights=*/true);
   const auto report = reader.load(slices, {.convert_state = t.options.convert_state,
                                            .allow_lossy_master = t.options.allow_lossy_master,
                                            .allow_unrequested = without_state});
@@ -192,15 +206,18 @@ void save_run(const Trainer& t, RunLog& log) {
     }
   }
   std::vector<checkpoint::TensorSlice> slices;
-  for (const auto& slice : stored_slices(*t.arenas, true)) {
+  for (const auto& slice : stored_slices(*t.arenas, /*with_state=*/true, /*whole_weights=*/false)) {
     checkpoint::TensorSlice stored;
     static_cast<checkpoint::Slice&>(stored) = slice;
     stored.data = slice.data;
     slices.push_back(std::move(stored));
   }
+  // While steps are being skipped the newest weights may be the broken ones: older ones stay.
+  const bool in_doubt = t.progress.consecutive_skipped_steps > 0;
   const auto result = checkpoint::save_checkpoint(
       t.options.save, state, slices,
-      {.keep_last = t.options.keep_last, .keep_every = t.options.keep_every});
+      {.keep_last = in_doubt ? 0 : t.options.keep_last, .keep_every = t.options.keep_every},
+      t.ranks);
   for (const std::string& warning : result.warnings) log.line("warning: " + warning);
   log.line(fmt::format("saved {} ({})", result.directory.string(), io::format_bytes(result.bytes)));
   log.event({{"event", "save"},
@@ -210,9 +227,14 @@ void save_run(const Trainer& t, RunLog& log) {
              {"removed", result.removed}});
 }
 
+io::JsonObject state_object(const CheckpointReader& reader, const nlohmann::json& object,
+                            const std::string& key) {
+  return {object, (reader.directory() / checkpoint::kManifestFile).string(), key};
+}
+
 arch::ModelConfig model_config_of(const CheckpointReader& reader) {
   return arch::parse_hf_config(reader.state().model_config.dump(),
-                               (reader.directory() / "manifest.json").string());
+                               (reader.directory() / checkpoint::kManifestFile).string());
 }
 
 }  // namespace halfstep::train

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "halfstep/checkpoint/reader.h"
+#include "halfstep/io/json.h"
 #include "halfstep/train/trainer.h"
 
 namespace halfstep::train {
@@ -29,6 +30,10 @@ void report_changed_settings(const checkpoint::TrainState& state, const Options&
 void restore(Trainer& trainer, const checkpoint::CheckpointReader& reader, RunLog& log);
 
 void save_run(const Trainer& trainer, RunLog& log);
+
+// A free-form object of the manifest, for reading with checked types: its errors name file and key.
+io::JsonObject state_object(const checkpoint::CheckpointReader& reader,
+                            const nlohmann::json& object, const std::string& key);
 
 // The model of a checkpoint as its manifest describes it.
 arch::ModelConfig model_config_of(const checkpoint::CheckpointReader& reader);

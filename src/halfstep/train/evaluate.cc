@@ -21,15 +21,20 @@ model::Batch to_tensors(const data::MicroBatch& batch) {
 }
 
 Evaluation evaluate(model::Model& model, const data::Sampler& samples, int64_t batch,
-                    int64_t sequences) {
+                    int64_t sequences, comm::Communicator& ranks) {
   at::NoGradGuard no_grad;
   Evaluation result;
   result.sequences = std::min(sequences, samples.samples_per_epoch());
-  for (int64_t first = 0; first < result.sequences; first += batch) {
+  double sums[] = {0, 0};  // losses, targets
+  for (int64_t first = ranks.rank() * batch; first < result.sequences;
+       first += ranks.size() * batch) {
     const auto micro_batch = samples.read(first, std::min(batch, result.sequences - first));
-    result.loss_sum += model.loss_sum(to_tensors(micro_batch)).item<double>();
-    result.tokens += micro_batch.num_targets;
+    sums[0] += model.loss_sum(to_tensors(micro_batch)).item<double>();
+    sums[1] += static_cast<double>(micro_batch.num_targets);
   }
+  ranks.all_reduce_sum(sums);
+  result.loss_sum = sums[0];
+  result.tokens = static_cast<int64_t>(sums[1]);
   if (result.tokens == 0) {
     throw InputError("the evaluation data have no target with a loss",
                      "drop --eod-mask-loss or give more data");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "halfstep/comm/communicator.h"
 #include "halfstep/data/sampler.h"
 #include "halfstep/model/model.h"
 
@@ -19,9 +20,10 @@ struct Evaluation {
   double loss() const { return loss_sum / static_cast<double>(tokens); }
 };
 
-// The first `sequences` samples (at most one pass), `batch` at a time. The micro-batches' sums are
-// added in order, so the result depends on `batch` only through the model's own summation order.
+// The first `sequences` samples (at most one pass), `batch` at a time, shared out among the ranks:
+// each gets the result for all. Sums are added in FP64, so the result depends on `batch` and on the
+// number of ranks only through the model's own summation order and FP64's rounding.
 Evaluation evaluate(model::Model& model, const data::Sampler& samples, int64_t batch,
-                    int64_t sequences);
+                    int64_t sequences, comm::Communicator& ranks);
 
 }  // namespace halfstep::train

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "halfstep/core/error.h"
+#include "halfstep/io/units.h"
 #include "halfstep/train/flag_values.h"
 #include "halfstep/train/flags.h"
 
@@ -77,10 +78,27 @@ class Table {
          .get = [=](const Options& o) { return choice_json(o.*field, choices); }});
   }
 
-  // A second name of a text setting.
-  void also(std::string name, std::string value, std::string Options::*field, std::string help) {
-    text(std::move(name), std::move(value), field, std::move(help));
+  void bucket_size(std::string name, BucketSize Options::*field, std::string help) {
+    add({.name = name,
+         .value = "N|SIZE",
+         .help = std::move(help),
+         .set =
+             [=](Options& o, Values v) {
+               o.*field = {.value = integer_value(name, v[0], 1, int64_t{1} << 40),
+                           .bytes = io::has_byte_unit(v[0])};
+             },
+         .get =
+             [field](const Options& o) {
+               const BucketSize& size = o.*field;
+               return size.bytes ? Json(fmt::format("{}B", size.value)) : Json(size.value);
+             }});
+  }
+
+  // A second name of the text setting `first`.
+  void also(std::string name, std::string first, std::string value, std::string Options::*field) {
+    text(std::move(name), std::move(value), field, "the same as --" + first);
     flags_.back().get = nullptr;
+    flags_.back().second_name_of = std::move(first);
   }
 
   void nothing_to_do(std::string name, std::string reason,
@@ -149,6 +167,7 @@ const Choices<std::optional<Rounding>> kRoundings{
 const Choices<std::optional<Dtype>> kExpAvgDtypes{{"fp32", Dtype::kF32}, {"bf16", Dtype::kBF16}};
 const Choices<std::optional<Dtype>> kExpAvgSqDtypes{
     {"fp32", Dtype::kF32}, {"bf16", Dtype::kBF16}, {"ue6m10", Dtype::kUE6M10}};
+const Choices<std::optional<Dtype>> kWireDtypes{{"fp32", Dtype::kF32}, {"bf16", Dtype::kBF16}};
 const Choices<std::optional<MasterMode>> kMasters{
     {"fp32", MasterMode::kFp32}, {"split", MasterMode::kSplit}, {"none", MasterMode::kNone}};
 
@@ -190,7 +209,7 @@ void add_data(Table& t) {
          "text files, a document each; @LIST reads their names from a file, one a line");
   t.text("tokenizer", "byte|DIR", &Options::tokenizer,
          "byte (built in), or a Hugging Face folder (needs the Python package tokenizers)");
-  t.also("tokenizer-name-or-path", "DIR", &Options::tokenizer, "the same as --tokenizer");
+  t.also("tokenizer-name-or-path", "tokenizer", "DIR", &Options::tokenizer);
   t.text("split", "A,B,C", &Options::split, "shares of training, validation and test data");
   t.integer("seq-length", &Options::seq_length, "tokens of a sample", 1);
   t.on_off("reset-position-ids", &Options::reset_position_ids,
@@ -309,21 +328,37 @@ void add_refused(Table& t) {
   t.refused("num-layers-per-virtual-pipeline-stage", "there is one pipeline stage");
 }
 
+void add_ranks(Table& t) {
+  t.group(std::string(kRanksGroup));
+  t.on_off("use-distributed-optimizer", &Options::use_distributed_optimizer,
+           "shard master and state over the ranks (ZeRO-1): with several always on");
+  t.on_off("overlap-grad-reduce", &Options::overlap_grad_reduce,
+           "send a bucket of gradients as soon as backward has completed it");
+  t.on_off("overlap-param-gather", &Options::overlap_param_gather,
+           "gather updated weights while the next forward runs, bucket by bucket");
+  t.bucket_size("ddp-bucket-size", &Options::ddp_bucket_size,
+                "parameters of a bucket, or with a unit (64KiB) its bytes of gradient; default: "
+                "32MiB");
+  t.choice("grad-wire-dtype", &Options::grad_wire_dtype, kWireDtypes,
+           "dtype in which FP32 gradients travel; default: as accumulated");
+  t.integer("check-replicas", &Options::check_replicas,
+            "compare the weights of all ranks every N steps; at start they always are", 1);
+  t.number("distributed-timeout", &Options::distributed_timeout,
+           "seconds that a collective may take", 0, 1e6, true);
+  t.number("heartbeat-timeout", &Options::heartbeat_timeout,
+           "seconds without a sign of life of another rank that end the run", 0, 1e6, true);
+  t.only("distributed-backend", {"gloo"}, "the backend of CPU ranks",
+         "leave it out or give gloo: NCCL moves tensors of GPUs");
+}
+
 void add_one_process(Table& t) {
-  t.group("accepted, nothing to do on one process");
-  const std::string one = "run one process: a larger size is not implemented in this version";
+  t.group("accepted, nothing to do");
+  const std::string one = "ranks are data-parallel: a larger size is not implemented here";
   for (const char* name :
        {"tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"}) {
-    t.only(name, {"1"}, "this is one process", one);
+    t.only(name, {"1"}, "ranks are data-parallel", one);
   }
-  for (const char* name : {"sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce",
-                           "overlap-param-gather"}) {
-    t.nothing_to_do(name, "there are no other ranks");
-  }
-  for (const char* name : {"ddp-bucket-size", "grad-wire-dtype", "check-replicas",
-                           "distributed-timeout", "heartbeat-timeout", "distributed-backend"}) {
-    t.nothing_to_do(name, "there are no other ranks", Flag::Arity::kOne);
-  }
+  t.nothing_to_do("sequence-parallel", "there is one tensor-parallel rank");
 }
 
 void add_reference_scripts(Table& t) {
@@ -365,6 +400,7 @@ std::span<const Flag> flag_table() {
     add_learning_rate(t);
     add_optimizer(t);
     add_checkpoints(t);
+    add_ranks(t);
     add_refused(t);
     add_one_process(t);
     add_reference_scripts(t);

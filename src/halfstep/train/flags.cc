@@ -46,6 +46,9 @@ class Parser {
   void apply(const Flag& flag, const std::vector<std::string>& values) {
     for (const std::string& value : values) check_utf8(flag, value);
     flag.set(result_.options, values);
+    if (flag.kind == Flag::Kind::kSetting) {
+      result_.options.given.insert(flag.second_name_of.empty() ? flag.name : flag.second_name_of);
+    }
     auto& idle = result_.nothing_to_do;
     if (flag.kind == Flag::Kind::kNothingToDo &&
         std::find(idle.begin(), idle.end(), &flag) == idle.end()) {
@@ -86,9 +89,6 @@ void apply_config(Parser& parser, const std::string& path) {
       } else {
         values = {json_text(value)};
       }
-      // 0 and the empty string stand for "not given" in settings_json.
-      const Json defaults = flag.get ? flag.get(Options{}) : Json();
-      if (value == defaults) continue;
     } else {
       throw UsageError(fmt::format("{}{}: got {}, expected {}", name, where, value.dump(),
                                    flag.arity == Flag::Arity::kMany ? "a list" : "one value"));
@@ -183,6 +183,16 @@ Json settings_json(const Options& options) {
     if (flag.get) settings[flag.name] = flag.get(options);
   }
   return settings;
+}
+
+PartedSettings parted_settings(const Options& options) {
+  PartedSettings parted{Json::object(), Json::object()};
+  for (const Flag& flag : flag_table()) {
+    if (!flag.get || flag.name == "check-config")
+      continue;  // asks for this, and is no setting of it
+    (options.is_given(flag.name) ? parted.given : parted.defaults)[flag.name] = flag.get(options);
+  }
+  return parted;
 }
 
 std::string flags_help() {

@@ -32,9 +32,13 @@ struct Flag {
   std::function<void(Options&, std::span<const std::string>)> set = {};
   // Null for what is not a setting, and for a second name of a setting.
   std::function<nlohmann::ordered_json(const Options&)> get = {};
+  std::string second_name_of = {};
 };
 
 std::span<const Flag> flag_table();
+// The group of the flags that only mean something to several ranks.
+inline constexpr std::string_view kRanksGroup =
+    "data parallel: several processes, started by a launcher";
 
 struct ParsedFlags {
   Options options;
@@ -46,8 +50,15 @@ struct ParsedFlags {
 // so that the command line wins.
 ParsedFlags parse_flags(std::span<const std::string> args);
 
-// All settings under their flags' names: a valid --config file.
+// All settings under their flags' names.
 nlohmann::ordered_json settings_json(const Options& options);
+
+// The same parted in two: those that were given, which are a --config file of this run, and the
+// defaults of the others.
+struct PartedSettings {
+  nlohmann::ordered_json given, defaults;
+};
+PartedSettings parted_settings(const Options& options);
 
 // The text of --help.
 std::string flags_help();

@@ -30,8 +30,8 @@ std::string refusal(std::vector<std::string> args) {
 
 class ConfigFile {
  public:
-  explicit ConfigFile(const std::string& text)
-      : path_(::testing::TempDir() + "halfstep_flags.json") {
+  explicit ConfigFile(const std::string& text, const std::string& name = "config")
+      : path_(::testing::TempDir() + "halfstep_flags_" + name + ".json") {
     std::ofstream(path_) << text;
   }
   ~ConfigFile() { std::remove(path_.c_str()); }
@@ -96,7 +96,7 @@ TEST(Flags, RefusesBadValues) {
 TEST(Flags, RefusesWhatIsNotImplemented) {
   EXPECT_THAT(refusal({"--hidden-dropout", "0.1"}), HasSubstr("--hidden-dropout 0.1"));
   EXPECT_THAT(refusal({"--normalization", "LayerNorm"}), HasSubstr("only RMSNorm"));
-  EXPECT_THAT(refusal({"--tensor-model-parallel-size", "2"}), HasSubstr("one process"));
+  EXPECT_THAT(refusal({"--tensor-model-parallel-size", "2"}), HasSubstr("only 1 is"));
   EXPECT_THAT(refusal({"--recompute-granularity", "full"}), HasSubstr("not implemented"));
 }
 
@@ -150,10 +150,35 @@ TEST(Flags, SettingsAreAConfigFileThatGivesTheSameSettings) {
                                       "0.95",
                                       "--master",
                                       "none"};
-  const auto settings = settings_json(parse(args).options);
-  const ConfigFile config(settings.dump());
-  EXPECT_EQ(settings_json(parse({"--config", config.path()}).options), settings);
-  EXPECT_EQ(settings["lr"], 3e-4);
+  const Options options = parse(args).options;
+  const PartedSettings settings = parted_settings(options);
+  const ConfigFile config(settings.given.dump());
+  const Options read = parse({"--config", config.path()}).options;
+  EXPECT_EQ(settings_json(read), settings_json(options));
+  EXPECT_EQ(read.given, options.given);
+  EXPECT_EQ(settings.given["lr"], 3e-4);
+  EXPECT_FALSE(settings.given.contains("adam-beta1"));
+  EXPECT_EQ(settings.defaults["adam-beta1"], 0.9);
+}
+
+TEST(Flags, AValueThatEqualsTheDefaultIsGiven) {
+  EXPECT_FALSE(parse({}).options.is_given("eval-interval"));
+  EXPECT_TRUE(parse({"--eval-interval", "1000"}).options.is_given("eval-interval"));
+  EXPECT_TRUE(parse({"--tokenizer-name-or-path", "byte"}).options.is_given("tokenizer"));
+  const ConfigFile config(R"({"eval-interval": 1000, "lr-decay-style": "linear", "bf16": null})");
+  const Options read = parse({"--config", config.path()}).options;
+  EXPECT_THAT(read.given, ElementsAre("eval-interval", "lr-decay-style"));
+}
+
+TEST(Flags, ALaterConfigFileCanBringADefaultBack) {
+  const ConfigFile first(R"({"lr-decay-style": "cosine", "eval-interval": 5})", "first");
+  const ConfigFile second(R"({"lr-decay-style": "linear"})", "second");
+  const Options read = parse({"--config", first.path(), "--config", second.path()}).options;
+  EXPECT_EQ(read.lr_decay_style, DecayStyle::kLinear);
+  EXPECT_EQ(read.eval_interval, 5);
+  // What a flag refuses, a file may not say either.
+  const ConfigFile zero(R"({"num-layers": 0})");
+  EXPECT_THAT(refusal({"--config", zero.path()}), HasSubstr("got 0, expected 1 or more"));
 }
 
 TEST(NearestName, CountsInsertionsDeletionsAndSubstitutions) {

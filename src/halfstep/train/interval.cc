@@ -2,6 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <numeric>
+
+#include "halfstep/comm/together.h"
 #include "halfstep/io/units.h"
 #include "halfstep/train/format_text.h"
 
@@ -46,26 +50,46 @@ double Interval::eta_seconds() const {
          static_cast<double>(facts_.train_iters - last_.iteration);
 }
 
-std::string Interval::line(int64_t peak_bytes) const {
+RankSpread Interval::spread(comm::Communicator& ranks, int64_t peak_bytes) const {
+  const auto ms = comm::gather(ranks, 1000 * seconds() / static_cast<double>(steps_));
+  const auto peaks = comm::gather(ranks, static_cast<double>(peak_bytes));
+  const auto saturated = comm::gather(ranks, static_cast<double>(saturated_));
+  const auto [fastest, slowest] = std::ranges::minmax(ms);
+  const auto [smallest, largest] = std::ranges::minmax(peaks);
+  return {.ranks = ranks.size(),
+          .min_step_ms = fastest,
+          .max_step_ms = slowest,
+          .min_peak_bytes = static_cast<int64_t>(smallest),
+          .max_peak_bytes = static_cast<int64_t>(largest),
+          .saturated = static_cast<int64_t>(std::accumulate(saturated.begin(), saturated.end(), 0.0))};
+}
+
+std::string Interval::line(const RankSpread& spread) const {
   const double steps = static_cast<double>(steps_);
+  const bool many = spread.ranks > 1;
+  std::string ms = fmt::format("{:.0f}", spread.max_step_ms);
+  std::string peak = io::format_bytes(spread.max_peak_bytes);
+  if (many) {
+    ms = fmt::format("{:.0f} to {}", spread.min_step_ms, ms);
+    peak = fmt::format("{} to {}", io::format_bytes(spread.min_peak_bytes), peak);
+  }
   std::string text = fmt::format(
-      "step {}/{} | loss {:.4f} | lr {} | norm {} | {} tok/s | {:.0f} ms (opt {:.1f}) | MFU {:.0f} "
-      "% "
-      "| mem {}, {} static | clip {}",
+      "step {}/{} | loss {:.4f} | lr {} | norm {} | {} tok/s | {} ms (opt {:.1f}) | MFU {:.0f} % | "
+      "mem {}, {} static{} | clip {}",
       last_.iteration, facts_.train_iters, loss(), format_rate(last_.lr),
-      format_rate(last_.grad_norm), format_count(tokens_per_second()), 1000 * seconds() / steps,
-      optimizer_ms_ / steps, 100 * utilisation(), io::format_bytes(peak_bytes),
-      io::format_bytes(facts_.static_bytes), format_rate(last_.clip_coefficient));
+      format_rate(last_.grad_norm), format_count(tokens_per_second()), ms, optimizer_ms_ / steps,
+      100 * utilisation(), peak, io::format_bytes(facts_.static_bytes), many ? " per rank" : "",
+      format_rate(last_.clip_coefficient));
   if (last_.health) {
     text += fmt::format(" | lost w {:.2g} v {:.2g}", last_.health->lost_weight(),
                         last_.health->lost_exp_avg_sq());
   }
-  if (saturated_ > 0) text += fmt::format(" | saturated {}", saturated_);
+  if (spread.saturated > 0) text += fmt::format(" | saturated {}", spread.saturated);
   if (skipped_ > 0) text += fmt::format(" | skipped {}", skipped_);
   return text + " | eta " + format_duration(eta_seconds());
 }
 
-nlohmann::ordered_json Interval::json(int64_t peak_bytes) const {
+nlohmann::ordered_json Interval::json(const RankSpread& spread) const {
   const double steps = static_cast<double>(steps_);
   nlohmann::ordered_json record{{"event", "step"},
                                 {"step", last_.iteration},
@@ -74,12 +98,17 @@ nlohmann::ordered_json Interval::json(int64_t peak_bytes) const {
                                 {"grad_norm", last_.grad_norm},
                                 {"clip", last_.clip_coefficient},
                                 {"tokens_per_second", tokens_per_second()},
-                                {"step_ms", 1000 * seconds() / steps},
+                                {"step_ms", spread.max_step_ms},
                                 {"optimizer_ms", optimizer_ms_ / steps},
                                 {"mfu", utilisation()},
-                                {"peak_bytes", peak_bytes},
+                                {"peak_bytes", spread.max_peak_bytes},
                                 {"skipped", skipped_},
-                                {"saturated", saturated_}};
+                                {"saturated", spread.saturated}};
+  if (spread.ranks > 1) {
+    record["ranks"] = spread.ranks;
+    record["min_step_ms"] = spread.min_step_ms;
+    record["min_peak_bytes"] = spread.min_peak_bytes;
+  }
   if (last_.health) {
     const auto& h = *last_.health;
     record["lost_weight"] = h.lost_weight();

@@ -8,11 +8,18 @@
 #include <optional>
 #include <string>
 
+#include "halfstep/comm/communicator.h"
 #include "halfstep/kernels/adamw.h"
 
 namespace halfstep::train {
 
-// One step of the loop.
+// Why a run should stop at the next step boundary.
+struct StopVotes {
+  bool signal = false;
+  bool out_of_time = false;
+};
+
+// One step of the loop, over all ranks.
 struct StepRecord {
   int64_t iteration = 0;  // completed with this step
   double loss_sum = 0;    // nats, over the targets
@@ -22,8 +29,9 @@ struct StepRecord {
   double grad_norm = 0;
   double clip_coefficient = 1;
   double optimizer_ms = 0;
-  int64_t saturated = 0;
+  int64_t saturated = 0;  // on this rank
   bool skipped = false;
+  StopVotes stop;             // of any rank
   std::string bad_parameter;  // of a skipped step: the first with a non-finite gradient
   std::optional<kernels::RoundingHealth> health;
 };
@@ -36,6 +44,14 @@ struct RunFacts {
   int64_t static_bytes = 0;  // weights, gradients, master and state
 };
 
+// What differs between ranks: the least and the most, and what is counted on each.
+struct RankSpread {
+  int64_t ranks = 1;
+  double min_step_ms = 0, max_step_ms = 0;
+  int64_t min_peak_bytes = 0, max_peak_bytes = 0;
+  int64_t saturated = 0;
+};
+
 class Interval {
  public:
   explicit Interval(const RunFacts& facts) : facts_(facts) { restart(); }
@@ -45,9 +61,11 @@ class Interval {
   void pause();
   void resume();
 
+  // Called by all ranks, before the others.
+  RankSpread spread(comm::Communicator& ranks, int64_t peak_bytes) const;
   // The line, the object, and a fresh start.
-  std::string line(int64_t peak_bytes) const;
-  nlohmann::ordered_json json(int64_t peak_bytes) const;
+  std::string line(const RankSpread& spread) const;
+  nlohmann::ordered_json json(const RankSpread& spread) const;
   void restart();
 
   // Targets of the last step: what its gradient sums are divided by.

@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "halfstep/checkpoint/reader.h"
 #include "halfstep/core/error.h"
 #include "halfstep/core/thread_pool.h"
+#include "halfstep/io/json.h"
 #include "halfstep/model/hf_weights.h"
 #include "halfstep/train/checkpoints.h"
 #include "halfstep/train/matmul_precision.h"
@@ -21,8 +24,10 @@ std::vector<at::Tensor> read_checkpoint(const std::string& folder, LoadedModel& 
   const checkpoint::CheckpointReader reader(folder);
   const checkpoint::TrainState& state = reader.state();
   loaded.config = model_config_of(reader);
-  loaded.tokenizer = state.data.value("tokenizer", "");
-  loaded.seq_length = state.data.value("seq_length", int64_t{0});
+  const io::JsonObject data = state_object(reader, state.data, "data");
+  if (data.has("tokenizer")) loaded.tokenizer = data.string("tokenizer");
+  if (data.has("seq_length")) loaded.seq_length = data.integer("seq_length");
+  if (loaded.seq_length < 0) data.fail("seq_length", "a length of 1 or more");
   std::vector<at::Tensor> weights;
   std::vector<checkpoint::MutableSlice> slices;
   for (const arch::Parameter& parameter : arch::parameter_list(loaded.config)) {
@@ -40,14 +45,14 @@ std::vector<at::Tensor> read_checkpoint(const std::string& folder, LoadedModel& 
   return weights;
 }
 
-std::vector<at::Tensor> read_hf_folder(const std::string& folder, Dtype dtype,
-                                       LoadedModel& loaded) {
+std::vector<at::Tensor> read_hf_folder(const std::string& folder, LoadedModel& loaded) {
   loaded.config = arch::load_hf_config(folder + "/config.json");
   loaded.tokenizer = folder;
   const model::HfWeights file(folder, loaded.config);
   std::vector<at::Tensor> weights;
   std::vector<model::WeightSlot> slots;
   for (const arch::Parameter& parameter : arch::parameter_list(loaded.config)) {
+    const Dtype dtype = file.wider_than_bf16(std::ssize(slots)) ? Dtype::kF32 : Dtype::kBF16;
     weights.push_back(empty_weight(parameter, dtype));
     slots.push_back({weights.back().data_ptr(), dtype});
   }
@@ -70,12 +75,12 @@ LoadedModel load_model(const ModelSource& source) {
   }
   set_threads(source.num_threads);
   LoadedModel loaded;
-  const Dtype hf_dtype =
-      source.matmul_precision == MatmulPrecision::kF32 ? Dtype::kF32 : Dtype::kBF16;
-  std::vector<at::Tensor> weights = source.load_hf.empty()
-                                        ? read_checkpoint(source.load, loaded)
-                                        : read_hf_folder(source.load_hf, hf_dtype, loaded);
-  const bool bf16 = weights.front().scalar_type() == at::kBFloat16;
+  std::vector<at::Tensor> weights = source.load_hf.empty() ? read_checkpoint(source.load, loaded)
+                                                           : read_hf_folder(source.load_hf, loaded);
+  // The matrices decide: norms may be FP32 beside them.
+  const bool bf16 = std::none_of(weights.begin(), weights.end(), [](const at::Tensor& weight) {
+    return weight.dim() > 1 && weight.scalar_type() == at::kFloat;
+  });
   const ComputeChoice compute = choose_compute(source.matmul_precision, bf16);
   loaded.model = std::make_unique<model::Model>(
       loaded.config, std::move(weights),

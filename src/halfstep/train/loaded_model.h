@@ -26,8 +26,9 @@ struct ModelSource {
   int64_t num_threads = 0;  // 0: what this process may use
 };
 
-// Sets the thread counts and loads. Weights keep the dtype in which they are stored (Hugging Face:
-// BF16, or FP32 with MatmulPrecision::kF32). Throws UsageError, InputError.
+// Sets the thread counts and loads. No weight is rounded: BF16 stays BF16, and F32 and F16 of a
+// Hugging Face folder become FP32; those are computed in FP32 unless BF16 is asked for. Throws
+// UsageError, InputError.
 LoadedModel load_model(const ModelSource& source);
 
 void set_threads(int64_t num_threads);

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "halfstep/core/error.h"
+#include "halfstep/dist/replica_check.h"
 #include "halfstep/optim/memory_counter.h"
 #include "halfstep/train/checkpoints.h"
 #include "halfstep/train/evaluate.h"
@@ -18,34 +19,41 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Back-propagates the sums of token losses of all micro-batches; what they are divided by is known
-// at the end and becomes part of the optimizer's gradient scale.
+// Back-propagates the sums of token losses of this rank's micro-batches and reduces their gradients
+// over ranks; what they are divided by is known at the end and becomes part of the optimizer's
+// gradient scale. The global batch is the same samples for any number of ranks: rank r has the r-th
+// part of its micro-batches.
 void accumulate_gradients(Trainer& t, StepRecord& record) {
   auto& memory = optim::MemoryCounter::instance();
   const int64_t batch = t.options.micro_batch_size;
+  const int64_t count = t.options.num_micro_batches();
   t.gradients->begin_step(t.optimizer->updates());
-  for (int64_t k = 0; k < t.options.num_micro_batches(); ++k) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t k = t.ranks.rank() * count + i;
     const auto micro_batch = t.training->read(t.progress.consumed_samples + k * batch, batch);
     t.gradients->begin_micro_batch(k);
     memory.begin_phase(optim::Phase::kForward);
     const at::Tensor loss = t.model->loss_sum(to_tensors(micro_batch));
+    if (i + 1 == count) t.reducer->begin_last_micro_batch();
     memory.begin_phase(optim::Phase::kBackward);
     loss.backward();
     record.loss_sum += loss.item<double>();
     record.targets += micro_batch.num_targets;
     record.tokens += batch * micro_batch.seq_length;
   }
-  t.gradients->finish_step();
+  t.reducer->finish();
 }
 
-[[noreturn]] void throw_diverged(const Trainer& t, const optim::StepResult& result) {
-  throw Error(ExitCode::kDiverged,
-              fmt::format("{} steps in a row had non-finite gradients, the last one (iteration {}) "
-                          "first in '{}'",
-                          t.progress.consecutive_skipped_steps, t.progress.iteration,
-                          t.arenas->parameters()[result.bad_parameter].name),
-              "lower --lr, lengthen the warm-up, or look at the data; --max-skipped-steps sets the "
-              "limit");
+// Sums over ranks, in the one exchange of a step: after it all ranks know the same.
+void exchange(Trainer& t, StepRecord& record) {
+  double numbers[] = {record.loss_sum, static_cast<double>(record.targets),
+                      static_cast<double>(record.tokens), record.stop.signal ? 1.0 : 0.0,
+                      record.stop.out_of_time ? 1.0 : 0.0};
+  t.optimizer->measure(*t.gradients, numbers);
+  record.loss_sum = numbers[0];
+  record.targets = static_cast<int64_t>(numbers[1]);
+  record.tokens = static_cast<int64_t>(numbers[2]);
+  record.stop = {.signal = numbers[3] > 0, .out_of_time = numbers[4] > 0};
 }
 
 void count_step(Trainer& t, const StepRecord& record) {
@@ -60,6 +68,41 @@ void count_step(Trainer& t, const StepRecord& record) {
   }
 }
 
+// The saves of a run. One that fails on the way is said with its cause and ends nothing: the disk
+// may have room again at the next interval. The last one must succeed.
+class Saver {
+ public:
+  // A resumed run that has nothing left to do saves nothing.
+  Saver(const Trainer& t, RunLog& log) : t_(t), log_(log), saved_at_(t.progress.iteration) {}
+
+  bool saved() const { return t_.options.save.empty() || saved_at_ == t_.progress.iteration; }
+
+  void save() {
+    if (saved()) return;
+    t_.gather->wait_for_all();
+    save_run(t_, log_);
+    saved_at_ = t_.progress.iteration;
+  }
+
+  // False, and said, if it failed.
+  bool try_save() {
+    try {
+      save();
+      return true;
+    } catch (const comm::CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      report_failed_save(t_, error, log_);
+      return false;
+    }
+  }
+
+ private:
+  const Trainer& t_;
+  RunLog& log_;
+  int64_t saved_at_;
+};
+
 bool every(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
@@ -67,7 +110,7 @@ bool every(int64_t interval, int64_t iteration) {
 void run_evaluation(Trainer& t, RunLog& log) {
   optim::MemoryCounter::instance().begin_phase(optim::Phase::kForward);
   const Evaluation result = evaluate(*t.model, *t.validation, t.options.micro_batch_size,
-                                     t.options.eval_iters * t.options.global_batch_size);
+                                     t.options.eval_iters * t.options.global_batch_size, t.ranks);
   std::string text = fmt::format("eval at step {} | loss {:.4f} | perplexity {:.4g}",
                                  t.progress.iteration, result.loss(), std::exp(result.loss()));
   if (t.tokens.token_is_byte) {
@@ -81,20 +124,72 @@ void run_evaluation(Trainer& t, RunLog& log) {
              {"sequences", result.sequences}});
 }
 
+// Up to --train-iters, a stop, or too many skipped steps in a row: then the parameter whose
+// gradient was the last one not finite, else empty. Saves at intervals; the last save is the
+// caller's.
+std::string train_steps(Trainer& t, RunLog& log, const StopRequest& request, Saver& saver,
+                        StopVotes& stopped) {
+  const Options& options = t.options;
+  const auto started = Clock::now();
+  const auto out_of_time = [&] {
+    const double minutes = std::chrono::duration<double>(Clock::now() - started).count() / 60;
+    return options.exit_duration_in_mins > 0 && minutes >= options.exit_duration_in_mins;
+  };
+  if (t.progress.iteration >= options.train_iters) {
+    log.line(fmt::format("nothing to do: --train-iters {} are done", options.train_iters));
+  }
+  Interval interval(run_facts(t));
+  while (t.progress.iteration < options.train_iters) {
+    const int64_t next = t.progress.iteration + 1;
+    const bool last = next == options.train_iters;
+    const bool log_now = every(options.log_interval, next) || last;
+    const StepRecord record = train_step(
+        t, {.signal = request.signal_name() != nullptr, .out_of_time = out_of_time()}, log_now);
+    interval.add(record);
+    if (record.skipped) report_skipped_step(record, log);
+    if (log_now) {
+      if (options.log_per_layer) t.gather->wait_for_all();  // norms of weights
+      report_interval(t, interval, log);
+    }
+    log.progress(next, options.train_iters, "");
+
+    if (record.skipped && t.progress.consecutive_skipped_steps >= options.max_skipped_steps) {
+      return record.bad_parameter;
+    }
+    stopped = record.stop;
+    if (!last && (stopped.signal || stopped.out_of_time)) break;
+    interval.pause();
+    if (t.validation && (every(options.eval_interval, next) || last)) run_evaluation(t, log);
+    if (every(options.save_interval, next) && !last && !saver.try_save()) {
+      log.line("  the run goes on and tries again at the next --save-interval");
+    }
+    if (every(options.check_replicas, next)) {
+      t.gather->wait_for_all();
+      dist::check_replicas(*t.arenas, t.ranks);
+    }
+    interval.resume();
+  }
+  t.gather->wait_for_all();
+  return {};
+}
+
 }  // namespace
 
-StepRecord train_step(Trainer& t, bool health) {
+StepRecord train_step(Trainer& t, StopVotes votes, bool health) {
   StepRecord record;
+  record.stop = votes;
   record.lr = t.schedule.at(t.progress.iteration);
   accumulate_gradients(t, record);
+  optim::MemoryCounter::instance().begin_phase(optim::Phase::kStep);
+  exchange(t, record);
   if (record.targets == 0) {
     throw InputError(fmt::format("no target of step {} has a loss", t.progress.iteration + 1),
                      "drop --eod-mask-loss or raise --global-batch-size");
   }
-  optim::MemoryCounter::instance().begin_phase(optim::Phase::kStep);
-  const optim::StepResult result = t.optimizer->step(
-      *t.gradients,
+  t.updating = true;
+  const optim::StepResult result = t.optimizer->update(
       {.lr = record.lr, .loss_weight = static_cast<double>(record.targets), .health = health});
+  if (!result.skipped) t.gather->start();
   record.grad_norm = result.grad_norm;
   record.clip_coefficient = result.clip_coefficient;
   record.optimizer_ms = result.milliseconds;
@@ -102,10 +197,8 @@ StepRecord train_step(Trainer& t, bool health) {
   record.skipped = result.skipped;
   record.health = result.health;
   count_step(t, record);
+  t.updating = false;
   record.iteration = t.progress.iteration;
-  if (t.progress.consecutive_skipped_steps >= t.options.max_skipped_steps) {
-    throw_diverged(t, result);
-  }
   if (record.skipped) {
     record.bad_parameter = t.arenas->parameters()[result.bad_parameter].name;
   }
@@ -113,50 +206,31 @@ StepRecord train_step(Trainer& t, bool health) {
 }
 
 void run_loop(Trainer& t, RunLog& log) {
-  const Options& options = t.options;
-  const auto started = Clock::now();
-  const auto out_of_time = [&] {
-    const double minutes = std::chrono::duration<double>(Clock::now() - started).count() / 60;
-    return options.exit_duration_in_mins > 0 && minutes >= options.exit_duration_in_mins;
-  };
-  StopRequest stop;
-  Interval interval(run_facts(t));
-  // A resumed run that has nothing left to do saves and evaluates nothing.
-  int64_t saved_at = t.progress.iteration, evaluated_at = t.progress.iteration;
-  const auto save = [&] {
-    save_run(t, log);
-    saved_at = t.progress.iteration;
-  };
-  const auto evaluate_now = [&] {
-    run_evaluation(t, log);
-    evaluated_at = t.progress.iteration;
-  };
-
-  bool stopping = false;
-  if (t.progress.iteration >= options.train_iters) {
-    log.line(fmt::format("nothing to do: --train-iters {} are done", options.train_iters));
+  StopRequest request;
+  StopVotes stopped;
+  Saver saver(t, log);
+  std::string bad_parameter;
+  try {
+    bad_parameter = train_steps(t, log, request, saver, stopped);
+  } catch (...) {
+    // A batch that cannot be read, memory that ends, an evaluation that fails: what has been
+    // trained up to then is whole, unless it was the update itself. Several ranks save together or
+    // not at all, and the others do not know of this.
+    if (!t.updating && t.ranks.size() == 1) saver.try_save();
+    throw;
   }
-  while (t.progress.iteration < options.train_iters && !stopping) {
-    const int64_t next = t.progress.iteration + 1;
-    const bool log_now = every(options.log_interval, next) || next == options.train_iters;
-    const StepRecord record = train_step(t, log_now);
-    interval.add(record);
-    if (record.skipped) report_skipped_step(record, log);
-    if (log_now) report_interval(t, interval, log);
-    log.progress(next, options.train_iters, "");
-
-    stopping = stop.signal_name() || out_of_time();
-    interval.pause();
-    if (t.validation && every(options.eval_interval, next) && !stopping) evaluate_now();
-    if (every(options.save_interval, next)) save();
-    interval.resume();
+  const bool diverged = !bad_parameter.empty();
+  const bool finished = !diverged && t.progress.iteration >= t.options.train_iters;
+  if (diverged) {
+    saver.try_save();
+  } else {
+    saver.save();
   }
-
-  const bool finished = t.progress.iteration >= options.train_iters;
-  if (finished && t.validation && evaluated_at != t.progress.iteration) evaluate_now();
-  if (!options.save.empty() && saved_at != t.progress.iteration) save();
   report_end(t, log, finished);
-  if (!finished && stop.signal_name()) throw_interrupted(t, stop.signal_name());
+  if (diverged) throw_diverged(t, bad_parameter);
+  if (!finished && stopped.signal) {
+    throw_interrupted(t, request.signal_name() ? request.signal_name() : "a signal to another rank");
+  }
 }
 
 }  // namespace halfstep::train

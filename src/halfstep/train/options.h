@@ -5,8 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "halfstep/core/dtype.h"
@@ -15,6 +18,13 @@ namespace halfstep::train {
 
 enum class DecayStyle : uint8_t { kConstant, kLinear, kCosine, kWsd };
 enum class WsdDecayStyle : uint8_t { kExponential, kLinear, kCosine, kMinusSqrt };
+// --ddp-bucket-size: a plain number counts parameters, as in Megatron; with a unit, bytes of
+// gradient.
+struct BucketSize {
+  int64_t value = int64_t{32} << 20;
+  bool bytes = true;
+  friend bool operator==(const BucketSize&, const BucketSize&) = default;
+};
 enum class MatmulPrecision : uint8_t { kAuto, kBF16, kF32 };
 
 inline constexpr int64_t kMaxThreads = 4096;  // of --num-threads; more is a typing error
@@ -95,6 +105,18 @@ struct Options {
   std::optional<MasterMode> master;  // empty: fp32 with bf16 weights, none with fp32 weights
   bool reuse_fp32_param = false;
 
+  // Ranks.
+  bool use_distributed_optimizer = false;
+  bool overlap_grad_reduce = false;
+  bool overlap_param_gather = false;
+  BucketSize ddp_bucket_size;
+  std::optional<Dtype> grad_wire_dtype;  // empty: the accumulation's
+  int64_t check_replicas = 0;            // 0: at start only
+  double distributed_timeout = 600;      // seconds, as the next one
+  double heartbeat_timeout = 20;
+  // Not a flag: ranks that share the work, from the launcher.
+  int64_t data_parallel_size = 1;
+
   // Checkpoints.
   std::string save;
   std::string load;
@@ -106,7 +128,19 @@ struct Options {
   bool convert_state = false;
   bool allow_lossy_master = false;
 
-  int64_t num_micro_batches() const { return global_batch_size / micro_batch_size; }
+  // Names of the flags that were given, even if with the default's value: one that would have no
+  // effect is refused.
+  std::set<std::string, std::less<>> given;
+
+  bool is_given(std::string_view flag) const { return given.contains(flag); }
+  // Of one rank and step.
+  int64_t num_micro_batches() const {
+    return global_batch_size / (micro_batch_size * data_parallel_size);
+  }
+  Dtype wire_dtype() const { return grad_wire_dtype.value_or(gradient_dtype()); }
+  int64_t ddp_bucket_bytes() const {
+    return ddp_bucket_size.value * (ddp_bucket_size.bytes ? 1 : dtype_bytes(gradient_dtype()));
+  }
   Dtype weight_dtype() const { return bf16 ? Dtype::kBF16 : Dtype::kF32; }
   Dtype gradient_dtype() const { return o2_gradient ? Dtype::kBF16 : Dtype::kF32; }
   Dtype state_default() const { return o2_optimizer ? Dtype::kBF16 : Dtype::kF32; }

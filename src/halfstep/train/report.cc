@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 #include <vector>
@@ -37,7 +38,8 @@ std::string collapsed_names(const std::vector<arch::Parameter>& parameters,
 
 const char* compute_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
-Json memory_json(const optim::MemoryReport& memory) {
+Json memory_json(const Trainer& t) {
+  const optim::MemoryReport& memory = t.arenas->memory();
   Json classes = Json::array();
   for (const optim::ClassMemory& c : memory.classes) {
     classes.push_back({{"class", layout::memory_class_name(c.memory_class)},
@@ -51,10 +53,12 @@ Json memory_json(const optim::MemoryReport& memory) {
           {"elements", memory.num_elements},
           {"planned_bytes", memory.planned_bytes},
           {"measured_bytes", memory.measured_bytes},
+          {"scratch_bytes", t.reducer->scratch_bytes()},
           {"classes", classes}};
 }
 
-void report_memory(const optim::MemoryReport& memory, RunLog& log) {
+void report_memory(const Trainer& t, RunLog& log) {
+  const optim::MemoryReport& memory = t.arenas->memory();
   for (const optim::ClassMemory& c : memory.classes) {
     log.detail(
         fmt::format("  {:<15}{:<7}{:>10} planned {:>10} measured {:>7.3f} bytes per parameter{}",
@@ -67,6 +71,27 @@ void report_memory(const optim::MemoryReport& memory, RunLog& log) {
                          "together", io::format_bytes(memory.planned_bytes),
                          io::format_bytes(memory.measured_bytes),
                          static_cast<double>(memory.measured_bytes) / parameters));
+  if (t.ranks.size() > 1) {
+    const int64_t planned = t.arenas->layout().reduce_buffers(kBucketsInFlight).bytes();
+    log.detail(fmt::format("  {:<22}{:>10} planned {:>10} measured, for buckets on their way",
+                           "scratch", io::format_bytes(planned),
+                           io::format_bytes(t.reducer->scratch_bytes())));
+  }
+}
+
+void report_ranks(const Trainer& t, RunLog& log) {
+  if (t.ranks.size() == 1) return;
+  const layout::Layout& layout = t.arenas->layout();
+  int64_t largest = 0;
+  for (const auto& bucket : layout.buckets) largest = std::max(largest, layout.wire_bytes(bucket));
+  log.detail(fmt::format(
+      "ranks     {}, each with its shard of master and state{}; gradients travel in {}, {} buckets "
+      "of up to {}",
+      t.ranks.size(),
+      t.options.use_distributed_optimizer ? ""
+                                          : " (so without --use-distributed-optimizer too: copies "
+                                            "would cost memory and give nothing)",
+      dtype_name(layout.arenas[0].wire), layout.buckets.size(), io::format_bytes(largest)));
 }
 
 void report_rounding(const Trainer& t, RunLog& log) {
@@ -112,7 +137,7 @@ Json layer_norms(const Trainer& t, int64_t loss_weight) {
 RunFacts run_facts(const Trainer& t) {
   return {.train_iters = t.options.train_iters,
           .flops_per_token = flops_per_token(t.config, t.options.seq_length),
-          .peak_flops = t.compute.peak_flops,
+          .peak_flops = t.compute.peak_flops * static_cast<double>(t.ranks.size()),
           .static_bytes = t.arenas->memory().measured_bytes};
 }
 
@@ -124,15 +149,17 @@ void report_start(const Trainer& t, RunLog& log) {
       fmt::format("model     {} parameters in {} layers, {} elements with padding ({:.3f} %)",
                   memory.num_parameters, t.config.num_layers, memory.num_elements, padding));
   log.detail(fmt::format("compute   {} ({})", compute_name(t.compute.dtype), t.compute.reason));
+  report_ranks(t, log);
   log.detail(fmt::format("threads   {}, kernels {}", at::get_num_threads(),
                          kernels::chosen_implementation()));
   log.detail(fmt::format(
-      "data      {} training sequences of {} tokens, {} for validation; a step reads {} x {}",
+      "data      {} training sequences of {} tokens, {} for validation; a step reads {} x {}{}",
       t.training->samples_per_epoch(), t.options.seq_length,
       t.validation ? t.validation->samples_per_epoch() : 0, t.options.num_micro_batches(),
-      t.options.micro_batch_size));
-  log.detail("memory");
-  report_memory(memory, log);
+      t.options.micro_batch_size,
+      t.ranks.size() == 1 ? "" : fmt::format(" on each of {} ranks", t.ranks.size())));
+  log.detail(t.ranks.size() == 1 ? "memory" : "memory of a rank");
+  report_memory(t, log);
   report_rounding(t, log);
   log.detail(fmt::format("fusion    {}", fusion_text(t)));
   for (const optim::DecayGroup& group : t.optimizer->decay_groups()) {
@@ -148,13 +175,14 @@ void report_start(const Trainer& t, RunLog& log) {
              {"kernels", kernels::chosen_implementation()},
              {"threads", at::get_num_threads()},
              {"settings", settings_json(t.options)}});
-  log.event(memory_json(memory));
+  log.event(memory_json(t));
 }
 
 void report_interval(const Trainer& t, Interval& interval, RunLog& log) {
   const int64_t peak = optim::MemoryCounter::instance().peak_bytes();
-  log.line(interval.line(peak));
-  Json record = interval.json(peak);
+  const RankSpread spread = interval.spread(t.ranks, peak);
+  log.line(interval.line(spread));
+  Json record = interval.json(spread);
   record["consumed_tokens"] = t.progress.consumed_tokens;
   if (t.options.log_per_layer) record["norms"] = layer_norms(t, interval.last_targets());
   // docs/numerics.md §3: below 2^-52 ue6m10 has fewer than ten bits.
@@ -180,7 +208,7 @@ void report_end(const Trainer& t, RunLog& log, bool finished) {
   log.detail(
       fmt::format("{} after step {}", finished ? "finished" : "stopped", t.progress.iteration));
   log.detail("memory");
-  report_memory(t.arenas->memory(), log);
+  report_memory(t, log);
   Json phases = Json::object();
   std::string text;
   for (int p = 0; p < optim::kNumPhases; ++p) {
@@ -203,12 +231,29 @@ void report_end(const Trainer& t, RunLog& log, bool finished) {
              {"peak_bytes_by_phase", phases}});
 }
 
+void report_failed_save(const Trainer& t, const std::exception& error, RunLog& log) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  log.line(fmt::format("warning: step {} was not saved: {}{}", t.progress.iteration, error.what(),
+                       ours && !ours->hint().empty() ? " (" + ours->hint() + ")" : ""));
+  log.event({{"event", "save_failed"}, {"step", t.progress.iteration}, {"error", error.what()}});
+}
+
 void throw_interrupted(const Trainer& t, const char* signal) {
   const bool saved = !t.options.save.empty();
   throw Error(ExitCode::kInterrupted,
               fmt::format("stopped by {} after step {}, {}", signal, t.progress.iteration,
                           saved ? "saved in " + t.options.save : "nothing saved (no --save)"),
               saved ? "continue with the same flags and --load " + t.options.save : "");
+}
+
+void throw_diverged(const Trainer& t, const std::string& bad_parameter) {
+  throw Error(
+      ExitCode::kDiverged,
+      fmt::format("{} steps in a row had non-finite gradients, the last one (step {}) first "
+                  "in '{}'; none of them changed a weight",
+                  t.progress.consecutive_skipped_steps, t.progress.iteration, bad_parameter),
+      "lower --lr, lengthen the warm-up, or look at the data; --max-skipped-steps sets the "
+      "limit");
 }
 
 }  // namespace halfstep::train

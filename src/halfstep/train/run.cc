@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/loop.h"
 #include "halfstep/train/report.h"
@@ -10,22 +9,23 @@
 
 namespace halfstep::train {
 
-void run_training(const Options& options, std::FILE* terminal) {
+void run_training(const Options& options, comm::Communicator& ranks, std::FILE* terminal) {
+  const bool leads = ranks.rank() == 0;
   if (options.check_config) {
-    fmt::print(terminal, "{}\n", effective_configuration(options).dump(2));
+    if (leads) fmt::print(terminal, "{}\n", effective_configuration(options).dump(2));
     return;
   }
-  RunLog log(terminal, options.log_dir.empty() ? options.save : options.log_dir, options.quiet);
-  const auto trainer = set_up(options, log);
+  RunLog log = leads ? RunLog(terminal, options.log_dir.empty() ? options.save : options.log_dir,
+                              options.quiet)
+                     : RunLog();
+  const auto trainer = set_up(options, ranks, log);
   report_start(*trainer, log);
   run_loop(*trainer, log);
 }
 
 nlohmann::ordered_json effective_configuration(const Options& options) {
   const TokenSources tokens = load_tokens(options.data, options.data_path, options.tokenizer);
-  const arch::ModelConfig config = options.load_hf.empty()
-                                       ? model_config_from(options, tokens.vocab_size)
-                                       : arch::load_hf_config(options.load_hf + "/config.json");
+  const arch::ModelConfig config = make_config(options, tokens);
   const auto parameters = arch::parameter_list(config);
   const layout::Layout layout = plan_layout(options, parameters);
   nlohmann::ordered_json classes = nlohmann::ordered_json::object();
@@ -43,7 +43,9 @@ nlohmann::ordered_json effective_configuration(const Options& options) {
                        {"offset", layout.placement_of(static_cast<int64_t>(p)).offset},
                        {"decayed", parameters[p].decayed()}});
   }
-  return {{"settings", settings_json(options)},
+  const PartedSettings settings = parted_settings(options);
+  return {{"settings", settings.given},
+          {"defaults", settings.defaults},
           {"model", nlohmann::ordered_json::parse(arch::to_hf_config(config))},
           {"static_bytes", layout.total_bytes()},
           {"memory", classes},

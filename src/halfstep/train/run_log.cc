@@ -3,17 +3,15 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <filesystem>
-
 #include "halfstep/core/error.h"
+#include "halfstep/io/file.h"
 
 namespace halfstep::train {
 
 RunLog::RunLog(std::FILE* terminal, const std::string& directory, bool quiet)
     : terminal_(terminal), quiet_(quiet), bar_(!quiet && isatty(fileno(terminal)) == 1) {
   if (directory.empty()) return;
-  std::error_code failed;
-  std::filesystem::create_directories(directory, failed);
+  io::create_directories(directory);
   path_ = directory + "/log.jsonl";
   file_.open(path_, std::ios::app);
   if (!file_) {
@@ -23,8 +21,7 @@ RunLog::RunLog(std::FILE* terminal, const std::string& directory, bool quiet)
 
 void RunLog::line(const std::string& text) {
   clear_bar();
-  fmt::print(terminal_, "{}\n", text);
-  std::fflush(terminal_);
+  show(text + "\n");
 }
 
 void RunLog::detail(const std::string& text) {
@@ -45,15 +42,21 @@ void RunLog::progress(int64_t done, int64_t total, const std::string& note) {
   if (!bar_) return;
   constexpr int64_t kWidth = 30;
   const int64_t filled = total > 0 ? kWidth * done / total : kWidth;
-  fmt::print(terminal_, "\r\033[K[{:#<{}}{:.<{}}] {}/{} {}", "", filled, "", kWidth - filled, done,
-             total, note);
-  std::fflush(terminal_);
+  show(fmt::format("\r\033[K[{:#<{}}{:.<{}}] {}/{} {}", "", filled, "", kWidth - filled, done,
+                   total, note));
   bar_shown_ = true;
 }
 
 void RunLog::clear_bar() {
-  if (bar_shown_) fmt::print(terminal_, "\r\033[K");
+  if (bar_shown_) show("\r\033[K");
   bar_shown_ = false;
+}
+
+// Not fmt::print: that throws when the terminal is a file on a full disk.
+void RunLog::show(const std::string& text) {
+  if (terminal_ == nullptr) return;
+  std::fwrite(text.data(), 1, text.size(), terminal_);
+  std::fflush(terminal_);
 }
 
 }  // namespace halfstep::train

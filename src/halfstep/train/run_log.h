@@ -15,8 +15,11 @@ class RunLog {
   // `directory` empty: no log.jsonl. The bar is drawn only if `terminal` is one and not with
   // `quiet`.
   RunLog(std::FILE* terminal, const std::string& directory, bool quiet);
+  // Writes nothing: that of a rank other than 0.
+  RunLog() = default;
 
-  // A line that is always shown, and one of the start-up report and the summary.
+  // A line that is always shown, and one of the start-up report and the summary. Output that cannot
+  // be written ends no run.
   void line(const std::string& text);
   void detail(const std::string& text);
 
@@ -29,12 +32,13 @@ class RunLog {
 
  private:
   void clear_bar();
+  void show(const std::string& text);
 
-  std::FILE* terminal_;
+  std::FILE* terminal_ = nullptr;
   std::ofstream file_;
   std::string path_;
-  bool quiet_;
-  bool bar_;
+  bool quiet_ = true;
+  bool bar_ = false;
   bool bar_shown_ = false;
 };
 

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
+
+#include "halfstep/core/test_folder.h"
 
 namespace halfstep::train {
 namespace {
@@ -13,16 +16,8 @@ namespace fs = std::filesystem;
 
 class RunLogTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "run_log_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    directory_ = name;
-    terminal_ = std::tmpfile();
-  }
-  void TearDown() override {
-    std::fclose(terminal_);
-    fs::remove_all(directory_);
-  }
+  void SetUp() override { terminal_ = std::tmpfile(); }
+  void TearDown() override { std::fclose(terminal_); }
   std::string shown() {
     std::string text(static_cast<size_t>(std::ftell(terminal_)), 0);
     std::rewind(terminal_);
@@ -30,16 +25,16 @@ class RunLogTest : public testing::Test {
     return text;
   }
 
-  fs::path directory_;
+  TestFolder folder_;
   std::FILE* terminal_ = nullptr;
 };
 
 TEST_F(RunLogTest, AppendsOneObjectPerLine) {
   for (int run = 0; run < 2; ++run) {
-    RunLog log(terminal_, directory_, false);
+    RunLog log(terminal_, folder_.path(), false);
     log.event({{"event", "step"}, {"step", run}});
   }
-  std::ifstream file(directory_ / "log.jsonl");
+  std::ifstream file(folder_ / "log.jsonl");
   std::string first, second, third;
   std::getline(file, first);
   std::getline(file, second);
@@ -49,13 +44,24 @@ TEST_F(RunLogTest, AppendsOneObjectPerLine) {
 }
 
 TEST_F(RunLogTest, AFullDiskIsSaidOnceAndEndsNoRun) {
-  fs::create_symlink("/dev/full", directory_ / "log.jsonl");
-  RunLog log(terminal_, directory_, false);
+  fs::create_symlink("/dev/full", folder_ / "log.jsonl");
+  RunLog log(terminal_, folder_.path(), false);
   log.event({{"event", "start"}});
   log.event({{"event", "step"}});
   const std::string text = shown();
   EXPECT_NE(text.find("goes on without it"), std::string::npos) << text;
   EXPECT_EQ(text.find("goes on without it"), text.rfind("goes on without it"));
+}
+
+TEST_F(RunLogTest, OutputThatCannotBeWrittenEndsNoRun) {
+  std::FILE* full = std::fopen("/dev/full", "w");
+  ASSERT_NE(full, nullptr);
+  RunLog log(full, folder_.path(), false);
+  const std::string text(1000, 'x');
+  for (int i = 0; i < 100; ++i) log.line(text);  // more than any buffer holds
+  log.event({{"event", "end"}});
+  std::fclose(full);
+  EXPECT_GT(fs::file_size(folder_ / "log.jsonl"), 0u);
 }
 
 TEST_F(RunLogTest, QuietHidesDetailsOnly) {

@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "halfstep/core/error.h"
+#include "halfstep/dist/replica_check.h"
 #include "halfstep/model/hf_weights.h"
 #include "halfstep/optim/memory_counter.h"
 #include "halfstep/optim/weights.h"
@@ -17,33 +18,20 @@ namespace {
 
 // A resumed run continues with what the checkpoint's run used where the command line leaves it
 // open.
-void take_over(Options& options, const checkpoint::TrainState& state, RunLog& log) {
+void take_over(Options& options, const checkpoint::CheckpointReader& reader, RunLog& log) {
+  const checkpoint::TrainState& state = reader.state();
   if (!options.no_load_rng && static_cast<uint64_t>(options.seed) != state.seed) {
     log.line(fmt::format("  seed {} of the checkpoint, not {} (--no-load-rng takes the latter)",
                          state.seed, options.seed));
     options.seed = static_cast<int64_t>(state.seed);
   }
-  if (options.matmul_precision == MatmulPrecision::kAuto) {
-    options.matmul_precision = state.hyperparameters.value("matmul-precision", "") == "bf16"
-                                   ? MatmulPrecision::kBF16
-                                   : MatmulPrecision::kF32;
+  const io::JsonObject settings = state_object(reader, state.hyperparameters, "hyperparameters");
+  if (options.matmul_precision == MatmulPrecision::kAuto && settings.has("matmul-precision")) {
+    const std::string precision = settings.string("matmul-precision");
+    if (precision != "bf16" && precision != "fp32")
+      settings.fail("matmul-precision", "bf16 or fp32");
+    options.matmul_precision = precision == "bf16" ? MatmulPrecision::kBF16 : MatmulPrecision::kF32;
   }
-}
-
-arch::ModelConfig make_config(const Options& options, const TokenSources& tokens) {
-  if (options.load_hf.empty()) return model_config_from(options, tokens.vocab_size);
-  arch::ModelConfig config = arch::load_hf_config(options.load_hf + "/config.json");
-  if (tokens.vocab_size > config.vocab_size) {
-    throw UsageError(fmt::format("the tokenizer has {} tokens, the model of --load-hf {}",
-                                 tokens.vocab_size, config.vocab_size),
-                     "give the tokenizer of that model: --tokenizer " + options.load_hf);
-  }
-  if (options.seq_length > config.max_position_embeddings) {
-    throw UsageError(fmt::format("--seq-length {} is longer than the {} positions of --load-hf",
-                                 options.seq_length, config.max_position_embeddings),
-                     "lower --seq-length, or raise max_position_embeddings in its config.json");
-  }
-  return config;
 }
 
 void make_samplers(Trainer& t) {
@@ -88,7 +76,33 @@ void load_hf_weights(Trainer& t, const model::HfWeights& file, RunLog& log) {
   }
 }
 
+// What auto measured on rank 0 holds for all: ranks that compute in different dtypes would be slower
+// than the slowest, and no run like another.
+void agree_on_compute(ComputeChoice& choice, comm::Communicator& ranks) {
+  double numbers[] = {choice.dtype == at::kBFloat16 ? 1.0 : 0.0, choice.peak_flops};
+  ranks.broadcast(std::as_writable_bytes(std::span(numbers)), 0).wait();
+  choice.dtype = numbers[0] == 1 ? at::kBFloat16 : at::kFloat;
+  choice.peak_flops = numbers[1];
+}
+
 }  // namespace
+
+arch::ModelConfig make_config(const Options& options, const TokenSources& tokens) {
+  if (options.load_hf.empty()) return model_config_from(options, tokens.vocab_size);
+  arch::ModelConfig config = arch::load_hf_config(options.load_hf + "/config.json");
+  check_dimensions(options, config);
+  if (tokens.vocab_size > config.vocab_size) {
+    throw UsageError(fmt::format("the tokenizer has {} tokens, the model of --load-hf {}",
+                                 tokens.vocab_size, config.vocab_size),
+                     "give the tokenizer of that model: --tokenizer " + options.load_hf);
+  }
+  if (options.seq_length > config.max_position_embeddings) {
+    throw UsageError(fmt::format("--seq-length {} is longer than the {} positions of --load-hf",
+                                 options.seq_length, config.max_position_embeddings),
+                     "lower --seq-length, or raise max_position_embeddings in its config.json");
+  }
+  return config;
+}
 
 layout::Layout plan_layout(const Options& o, const std::vector<arch::Parameter>& parameters) {
   layout::LayoutOptions options{.format = {.weight = o.weight_dtype(),
@@ -96,7 +110,10 @@ layout::Layout plan_layout(const Options& o, const std::vector<arch::Parameter>&
                                            .master = o.master_mode(),
                                            .exp_avg = o.exp_avg_storage(),
                                            .exp_avg_sq = o.exp_avg_sq_storage()},
-                                .keep_fp32 = nullptr};
+                                .keep_fp32 = nullptr,
+                                .num_ranks = o.data_parallel_size,
+                                .bucket_bytes = o.ddp_bucket_bytes(),
+                                .wire = o.wire_dtype()};
   bool matched = o.fp32_params.empty();
   if (!o.fp32_params.empty()) {
     const std::regex pattern(o.fp32_params);
@@ -112,15 +129,16 @@ layout::Layout plan_layout(const Options& o, const std::vector<arch::Parameter>&
   return layout::build_layout(parameters, options);
 }
 
-std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log) {
+std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& ranks, RunLog& log) {
+  check(ranks.size() == options.data_parallel_size, "set_up: options for other ranks");
   set_threads(options.num_threads);
   optim::MemoryCounter::instance();  // before the first tensor
-  auto trainer = std::make_unique<Trainer>();
+  auto trainer = std::make_unique<Trainer>(ranks);
   Trainer& t = *trainer;
   t.options = options;
 
   const auto checkpoint = open_checkpoint(options, log);
-  if (checkpoint) take_over(t.options, checkpoint->state(), log);
+  if (checkpoint) take_over(t.options, *checkpoint, log);
   t.seed = static_cast<uint64_t>(t.options.seed);
   t.tokens = load_tokens(options.data, options.data_path, options.tokenizer);
   t.config = make_config(options, t.tokens);
@@ -133,10 +151,12 @@ std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log) {
   if (!checkpoint && !options.load_hf.empty()) hf_weights.emplace(options.load_hf, t.config);
 
   t.compute = choose_compute(t.options.matmul_precision, options.bf16);
+  agree_on_compute(t.compute, ranks);
   optim::MemoryCounter::instance().reset_peaks();  // its measurement is no part of the run
   auto parameters = arch::parameter_list(t.config);
   layout::Layout layout = plan_layout(t.options, parameters);
-  t.arenas = std::make_unique<optim::Arenas>(std::move(parameters), std::move(layout));
+  t.arenas = std::make_unique<optim::Arenas>(std::move(parameters), std::move(layout),
+                                              ranks.rank());
   t.gradients = std::make_unique<optim::GradientBuffer>(
       *t.arenas, optim::GradientBufferOptions{.fusion = !options.no_gradient_accumulation_fusion,
                                               .micro_batches = options.num_micro_batches(),
@@ -150,12 +170,23 @@ std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log) {
                                      .clip_grad = options.clip_grad,
                                      .state_rounding = options.state_rounding,
                                      .allow_stalling_rounding = options.allow_stalling_rounding,
-                                     .seed = t.seed});
+                                     .seed = t.seed},
+      &ranks);
+  t.reducer = std::make_unique<dist::GradientReducer>(
+      *t.arenas, *t.gradients, ranks,
+      dist::ReducerOptions{.overlap = options.overlap_grad_reduce,
+                           .in_flight = kBucketsInFlight});
+  t.gather =
+      std::make_unique<dist::ParameterGather>(*t.arenas, ranks, options.overlap_param_gather);
   t.fused = t.gradients->can_fuse(t.compute.dtype);
   t.sink = std::make_unique<GradientSink>(*t.gradients);
   t.model = std::make_unique<model::Model>(
       t.config, t.arenas->weights(),
-      model::ModelOptions{.compute = t.compute.dtype, .weight_gradients = t.sink.get()});
+      model::ModelOptions{.compute = t.compute.dtype,
+                          .weight_gradients = t.sink.get(),
+                          .before_weights = [gather = t.gather.get()](int64_t begin, int64_t end) {
+                            gather->wait_for(begin, end);
+                          }});
   t.schedule = make_schedule(t.options);
 
   if (checkpoint) {
@@ -165,6 +196,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log) {
   } else {
     optim::init_weights(*t.arenas, t.seed);
   }
+  dist::check_replicas(*t.arenas, ranks);
   return trainer;
 }
 

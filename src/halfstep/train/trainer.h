@@ -1,5 +1,5 @@
-// Everything that a training run on one process owns, in the order in which it is built, and how it
-// is built. The loop, the reports and the checkpoints work on it; nothing of a run lives elsewhere.
+// Everything that one rank of a training run owns, in the order in which it is built, and how it is
+// built. The loop, the reports and the checkpoints work on it; nothing of a run lives elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "halfstep/arch/model_config.h"
+#include "halfstep/comm/communicator.h"
 #include "halfstep/data/sampler.h"
+#include "halfstep/dist/gradient_reducer.h"
+#include "halfstep/dist/parameter_gather.h"
 #include "halfstep/model/model.h"
 #include "halfstep/optim/adamw.h"
 #include "halfstep/optim/arenas.h"
@@ -22,6 +25,8 @@
 
 namespace halfstep::train {
 
+inline constexpr int64_t kBucketsInFlight = 2;
+
 // Where the run stands; all of it is in a checkpoint.
 struct Progress {
   int64_t iteration = 0;         // completed, skipped ones included
@@ -31,8 +36,8 @@ struct Progress {
   int64_t consecutive_skipped_steps = 0;
 };
 
-// Hands the factors of weight gradients to the buffer, which adds their product without rounding it to
-// the weight's dtype: straight (gradient accumulation fusion) or through a transient.
+// Hands the factors of weight gradients to the buffer, which adds their product without rounding it
+// to the weight's dtype: straight (gradient accumulation fusion) or through a transient.
 class GradientSink final : public model::WeightGradientSink {
  public:
   explicit GradientSink(optim::GradientBuffer& buffer) : buffer_(buffer) {}
@@ -46,6 +51,9 @@ class GradientSink final : public model::WeightGradientSink {
 };
 
 struct Trainer {
+  explicit Trainer(comm::Communicator& communicator) : ranks(communicator) {}
+
+  comm::Communicator& ranks;
   Options options;
   uint64_t seed = 0;  // the checkpoint's after a resume
   TokenSources tokens;
@@ -56,17 +64,23 @@ struct Trainer {
   std::unique_ptr<optim::Arenas> arenas;
   std::unique_ptr<optim::GradientBuffer> gradients;
   std::unique_ptr<optim::AdamW> optimizer;
+  std::unique_ptr<dist::GradientReducer> reducer;
+  std::unique_ptr<dist::ParameterGather> gather;
   std::unique_ptr<GradientSink> sink;
   bool fused = false;  // gradient accumulation fusion acts
   std::unique_ptr<model::Model> model;
   Schedule schedule;
   Progress progress;
+  bool updating = false;  // the optimizer is at work: weights and state are of two steps
 };
 
 // Sets the thread counts, reads data and weights (drawn, from Hugging Face, or a checkpoint) and
 // allocates all static memory. `options` come from checked_options. Says on `log` what a resume
 // changes.
-std::unique_ptr<Trainer> set_up(const Options& options, RunLog& log);
+std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& ranks, RunLog& log);
+
+// The model that the options describe or name, if it fits these tokens and the flags given.
+arch::ModelConfig make_config(const Options& options, const TokenSources& tokens);
 
 // The layout of these parameters with these flags: what --check-config prints without allocating.
 layout::Layout plan_layout(const Options& options, const std::vector<arch::Parameter>& parameters);
