@@ -1,16 +1,14 @@
 // halfstep: parse, call, print. Each subcommand has a file of its own beside this one.
-#include <c10/util/Exception.h>
 #include <fmt/core.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <new>
-#include <stdexcept>
+#include <exception>
 #include <string_view>
 #include <typeinfo>
 
 #include "commands.h"
+#include "failure.h"
 #include "halfstep/core/error.h"
 #include "halfstep/train/flags.h"
 
@@ -24,11 +22,6 @@ int fail(ExitCode code, std::string_view what, std::string_view hint) {
   return static_cast<int>(code);
 }
 
-int out_of_memory(std::string_view what) {
-  return fail(ExitCode::kOutOfMemory, what,
-              "see docs/memory.md for what to switch on, or lower --micro-batch-size");
-}
-
 // "did you mean --json?" for the first argument that nobody took.
 std::string suggestion(const CLI::App& app) {
   const CLI::App* command = &app;
@@ -40,14 +33,6 @@ std::string suggestion(const CLI::App& app) {
   const std::string nearest =
       extras.empty() ? "" : halfstep::train::nearest_name(extras.front(), names);
   return nearest.empty() ? "see --help" : fmt::format("did you mean {}?", nearest);
-}
-
-// A failure inside torch, whose text goes on for pages.
-int torch_failed(const c10::Error& error) {
-  const std::string_view text = error.what_without_backtrace();
-  const std::string_view line = text.substr(0, text.find('\n'));
-  if (text.find("allocate") != std::string_view::npos) return out_of_memory(line);
-  return fail(ExitCode::kInternal, line, "this is a fault in halfstep; please report it");
 }
 
 }  // namespace
@@ -79,20 +64,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // --help and --version end here too, with code 0.
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
-  } catch (const halfstep::Error& error) {
-    const bool unhinted_usage = error.code() == ExitCode::kUsage && error.hint().empty();
-    return fail(
-        error.code(), error.what(),
-        unhinted_usage ? "all flags and what they take: halfstep COMMAND --help" : error.hint());
-  } catch (const std::bad_alloc&) {
-    return out_of_memory("out of memory");
-  } catch (const std::length_error&) {  // more elements than any vector can have
-    return out_of_memory("out of memory");
-  } catch (const std::filesystem::filesystem_error& error) {
-    return fail(ExitCode::kBadInput, error.what(), "check the path and its rights");
-  } catch (const c10::Error& error) {
-    return torch_failed(error);
-  } catch (const std::exception& error) {
-    return fail(ExitCode::kInternal, error.what(), "this is a fault in halfstep; please report it");
+  } catch (const std::exception&) {
+    const auto failure = halfstep::apps::describe_failure(std::current_exception());
+    return fail(failure.code, failure.what, failure.hint);
   }
 }
