@@ -2,28 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <string>
+
+#include "halfstep/core/test_folder.h"
 
 namespace halfstep {
 namespace {
 
 class Cgroup : public testing::Test {
  protected:
-  Cgroup() {
-    std::string name = (std::filesystem::temp_directory_path() / "cgroup-XXXXXX").string();
-    root_ = mkdtemp(name.data());
-  }
-  ~Cgroup() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) { folder_.write(path, text); }
+  int cpus() { return cgroup_cpus(folder_ / "membership", folder_ / "mount"); }
 
-  void write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
-  int cpus() { return cgroup_cpus((root_ / "membership").string(), (root_ / "mount").string()); }
-
-  std::filesystem::path root_;
+  TestFolder folder_;
 };
 
 TEST_F(Cgroup, NoneGrantsNoNumber) {

@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "halfstep/core/test_folder.h"
 #include "halfstep/data/line_reader.h"
-#include "halfstep/data/test_folder.h"
+#include "halfstep/data/test_errors.h"
 
 namespace halfstep::data {
 namespace {
@@ -37,7 +38,7 @@ TEST(LineReader, CutsLongLinesAndGoesOnBehindThem) {
   const std::string text =
       std::string((1 << 20) - 1, 'x') + "\n" + std::string(3 << 20, 'y') + "\nz";
   EXPECT_THAT(lines_of(folder.write("b", text), 4), ElementsAre("xxxx…", "yyyy…", "z"));
-  EXPECT_EQ(lines_of(folder.path("b"), 1 << 30)[1], std::string(3 << 20, 'y'));
+  EXPECT_EQ(lines_of(folder / "b", 1 << 30)[1], std::string(3 << 20, 'y'));
 }
 
 std::vector<std::string> texts_of(const std::string& file, const DocumentOptions& options = {}) {

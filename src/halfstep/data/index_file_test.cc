@@ -8,7 +8,7 @@
 
 #include "halfstep/core/philox.h"
 #include "halfstep/data/indexed_writer.h"
-#include "halfstep/data/test_folder.h"
+#include "halfstep/data/test_errors.h"
 
 namespace halfstep::data {
 namespace {

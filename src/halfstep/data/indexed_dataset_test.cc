@@ -5,9 +5,10 @@
 
 #include <fstream>
 
+#include "halfstep/core/test_folder.h"
 #include "halfstep/data/indexed_writer.h"
 #include "halfstep/data/memory_dataset.h"
-#include "halfstep/data/test_folder.h"
+#include "halfstep/data/test_errors.h"
 #include "halfstep/data/verify.h"
 
 namespace halfstep::data {
@@ -39,7 +40,7 @@ TEST(IndexedDataset, EveryTypeKeepsDocumentsAndTokens) {
                                  TokenDtype::kUint16, TokenDtype::kInt32, TokenDtype::kInt64}) {
     const auto top = static_cast<int32_t>(max_token_id(dtype));
     const Documents documents{{0, 1, top}, {}, {top, 5}, {}};
-    const std::string prefix = folder.path(token_dtype_name(dtype));
+    const std::string prefix = folder / token_dtype_name(dtype);
     write_pair(prefix, dtype, documents);
     const IndexedDataset data(prefix);
     EXPECT_EQ(data.index().dtype(), dtype);
@@ -51,23 +52,23 @@ TEST(IndexedDataset, EveryTypeKeepsDocumentsAndTokens) {
 TEST(IndexedDataset, HasTheFingerprintOfTheSameTokensInMemory) {
   const TestFolder folder;
   const Documents documents{{1, 2, 3}, {4}};
-  write_pair(folder.path("a"), TokenDtype::kUint16, documents);
+  write_pair(folder / "a", TokenDtype::kUint16, documents);
   MemoryDataset memory("memory");
   for (const auto& tokens : documents) memory.add_document(tokens);
-  EXPECT_EQ(IndexedDataset(folder.path("a")).fingerprint(), memory.fingerprint());
+  EXPECT_EQ(IndexedDataset(folder / "a").fingerprint(), memory.fingerprint());
 }
 
 TEST(IndexedDataset, ManyDocumentsPassThroughTheBuffers) {
   const TestFolder folder;
   constexpr int32_t kDocuments = 150'000;  // more than two chunks of a spool, 2 MB of tokens
-  IndexedWriter writer(folder.path("a"), TokenDtype::kInt32);
+  IndexedWriter writer(folder / "a", TokenDtype::kInt32);
   for (int32_t d = 0; d < kDocuments; ++d) {
     const std::vector<int32_t> tokens(d % 8, d);
     writer.add_document(tokens);
   }
   writer.finish();
   EXPECT_EQ(folder.num_files(), 2);
-  const IndexedDataset data(folder.path("a"));
+  const IndexedDataset data(folder / "a");
   ASSERT_EQ(data.num_documents(), kDocuments);
   int64_t start = 0;
   for (int32_t d = 0; d < kDocuments; ++d) {
@@ -81,7 +82,7 @@ TEST(IndexedDataset, ManyDocumentsPassThroughTheBuffers) {
 
 TEST(IndexedWriter, IdsThatTheTypeCannotHoldAreRefused) {
   const TestFolder folder;
-  IndexedWriter writer(folder.path("a"), TokenDtype::kUint16);
+  IndexedWriter writer(folder / "a", TokenDtype::kUint16);
   // 70000 would be read back as 4464.
   const auto what = input_error_of([&] { writer.add_document(std::vector<int32_t>{1, 70000}); });
   EXPECT_THAT(what, HasSubstr("70000"));
@@ -90,66 +91,66 @@ TEST(IndexedWriter, IdsThatTheTypeCannotHoldAreRefused) {
 
 TEST(IndexedWriter, WithoutFinishTheOldPairStays) {
   const TestFolder folder;
-  write_pair(folder.path("a"), TokenDtype::kUint16, {{1, 2}});
+  write_pair(folder / "a", TokenDtype::kUint16, {{1, 2}});
   {
-    IndexedWriter writer(folder.path("a"), TokenDtype::kUint16);
+    IndexedWriter writer(folder / "a", TokenDtype::kUint16);
     writer.add_document(std::vector<int32_t>(2'000'000, 3));
   }
-  EXPECT_EQ(read_documents(IndexedDataset(folder.path("a"))), (Documents{{1, 2}}));
+  EXPECT_EQ(read_documents(IndexedDataset(folder / "a")), (Documents{{1, 2}}));
   EXPECT_EQ(folder.num_files(), 2);
-  write_pair(folder.path("a"), TokenDtype::kUint16, {{4}});
-  EXPECT_EQ(read_documents(IndexedDataset(folder.path("a"))), (Documents{{4}}));
+  write_pair(folder / "a", TokenDtype::kUint16, {{4}});
+  EXPECT_EQ(read_documents(IndexedDataset(folder / "a")), (Documents{{4}}));
 }
 
 TEST(IndexedWriter, MergedPairsAreTheDocumentsOneAfterTheOther) {
   const TestFolder folder;
-  write_pair(folder.path("a"), TokenDtype::kUint16, {{1, 2}, {3}});
-  write_pair(folder.path("b"), TokenDtype::kUint16, {{}, {4, 5, 6}});
-  write_pair(folder.path("empty"), TokenDtype::kUint16, {});
-  write_pair(folder.path("wide"), TokenDtype::kInt32, {{1}});
-  IndexedWriter writer(folder.path("merged"), TokenDtype::kUint16);
-  for (const char* part : {"a", "empty", "b"}) writer.append(IndexedDataset(folder.path(part)));
+  write_pair(folder / "a", TokenDtype::kUint16, {{1, 2}, {3}});
+  write_pair(folder / "b", TokenDtype::kUint16, {{}, {4, 5, 6}});
+  write_pair(folder / "empty", TokenDtype::kUint16, {});
+  write_pair(folder / "wide", TokenDtype::kInt32, {{1}});
+  IndexedWriter writer(folder / "merged", TokenDtype::kUint16);
+  for (const char* part : {"a", "empty", "b"}) writer.append(IndexedDataset(folder / part));
   writer.add_document(std::vector<int32_t>{7});
-  const IndexedDataset wide(folder.path("wide"));
+  const IndexedDataset wide(folder / "wide");
   EXPECT_THAT(input_error_of([&] { writer.append(wide); }), HasSubstr("int32, expected uint16"));
   writer.finish();
-  const IndexedDataset merged(folder.path("merged"));
+  const IndexedDataset merged(folder / "merged");
   EXPECT_EQ(read_documents(merged), (Documents{{1, 2}, {3}, {}, {4, 5, 6}, {7}}));
 }
 
 TEST(IndexedDataset, MissingFilesAreNamed) {
   const TestFolder folder;
-  EXPECT_THAT(input_error_of([&] { IndexedDataset(folder.path("none")); }), HasSubstr("none.bin"));
-  write_pair(folder.path("a"), TokenDtype::kUint16, {{1}});
-  std::filesystem::remove(folder.path("a.idx"));
-  EXPECT_THAT(input_error_of([&] { IndexedDataset(folder.path("a")); }), HasSubstr("a.idx"));
+  EXPECT_THAT(input_error_of([&] { IndexedDataset(folder / "none"); }), HasSubstr("none.bin"));
+  write_pair(folder / "a", TokenDtype::kUint16, {{1}});
+  std::filesystem::remove(folder / "a.idx");
+  EXPECT_THAT(input_error_of([&] { IndexedDataset(folder / "a"); }), HasSubstr("a.idx"));
 }
 
 TEST(IndexedDataset, ATruncatedBinIsRefused) {
   const TestFolder folder;
-  write_pair(folder.path("a"), TokenDtype::kUint16, {{1, 2, 3}});
-  std::filesystem::resize_file(folder.path("a.bin"), 4);
-  EXPECT_THAT(input_error_of([&] { IndexedDataset(folder.path("a")); }),
+  write_pair(folder / "a", TokenDtype::kUint16, {{1, 2, 3}});
+  std::filesystem::resize_file(folder / "a.bin", 4);
+  EXPECT_THAT(input_error_of([&] { IndexedDataset(folder / "a"); }),
               HasSubstr("ends at byte 6, but the .bin has 4"));
 }
 
 TEST(IndexedDataset, NegativeAndHugeIdsAreRefusedWhenRead) {
   const TestFolder folder;
-  write_pair(folder.path("a"), TokenDtype::kInt32, {{1, 2, 3}});
+  write_pair(folder / "a", TokenDtype::kInt32, {{1, 2, 3}});
   folder.write("a.bin", std::string("\1\0\0\0\xff\xff\xff\xff\3\0\0\0", 12));
   std::vector<int32_t> tokens(3);
-  const IndexedDataset data(folder.path("a"));
+  const IndexedDataset data(folder / "a");
   EXPECT_THAT(input_error_of([&] { data.read(0, tokens); }), HasSubstr("position 1"));
-  write_pair(folder.path("b"), TokenDtype::kInt64, {{1}});
+  write_pair(folder / "b", TokenDtype::kInt64, {{1}});
   folder.write("b.bin", std::string("\0\0\0\0\1\0\0\0", 8));
-  const IndexedDataset wide(folder.path("b"));
+  const IndexedDataset wide(folder / "b");
   EXPECT_THROW(wide.read(0, std::span(tokens).first(1)), InputError);
 }
 
 TEST(Verify, CountsWhatIsThere) {
   const TestFolder folder;
-  write_pair(folder.path("a"), TokenDtype::kUint16, {{1, 9}, {}, {7, 8, 9}});
-  const auto report = verify(IndexedDataset(folder.path("a")), 10, 9);
+  write_pair(folder / "a", TokenDtype::kUint16, {{1, 9}, {}, {7, 8, 9}});
+  const auto report = verify(IndexedDataset(folder / "a"), 10, 9);
   EXPECT_EQ(report.documents, 3);
   EXPECT_EQ(report.empty_documents, 1);
   EXPECT_EQ(report.sequences, 3);
@@ -160,8 +161,8 @@ TEST(Verify, CountsWhatIsThere) {
 
 TEST(Verify, RefusesWhatTrainingWouldChokeOn) {
   const TestFolder folder;
-  write_pair(folder.path("a"), TokenDtype::kUint16, {{1, 9}, {7, 8}, {6, 9}});
-  const IndexedDataset data(folder.path("a"));
+  write_pair(folder / "a", TokenDtype::kUint16, {{1, 9}, {7, 8}, {6, 9}});
+  const IndexedDataset data(folder / "a");
   EXPECT_NO_THROW(verify(data, 65536, std::nullopt));
   EXPECT_THAT(input_error_of([&] { verify(data, 65537, std::nullopt); }), HasSubstr("up to 65535"));
   EXPECT_THAT(input_error_of([&] { verify(data, 9, std::nullopt); }),
@@ -172,8 +173,8 @@ TEST(Verify, RefusesWhatTrainingWouldChokeOn) {
 
 TEST(Verify, AnEmptyPairIsFine) {
   const TestFolder folder;
-  write_pair(folder.path("a"), TokenDtype::kUint16, {});
-  EXPECT_EQ(verify(IndexedDataset(folder.path("a")), 10, 9).tokens, 0);
+  write_pair(folder / "a", TokenDtype::kUint16, {});
+  EXPECT_EQ(verify(IndexedDataset(folder / "a"), 10, 9).tokens, 0);
 }
 
 }  // namespace

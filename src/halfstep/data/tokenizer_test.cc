@@ -5,8 +5,9 @@
 
 #include <string>
 
+#include "halfstep/core/test_folder.h"
 #include "halfstep/data/pipe_tokenizer.h"
-#include "halfstep/data/test_folder.h"
+#include "halfstep/data/test_errors.h"
 
 namespace halfstep::data {
 namespace {
@@ -35,8 +36,7 @@ TEST(ByteTokenizer, TheEndMarkerHasNoText) {
 
 TEST(MakeTokenizer, AFolderWithoutTokenizerIsNamed) {
   const TestFolder folder;
-  EXPECT_THAT(input_error_of([&] { make_tokenizer(folder.path("")); }),
-              HasSubstr("tokenizer.json"));
+  EXPECT_THAT(input_error_of([&] { make_tokenizer(folder / ""); }), HasSubstr("tokenizer.json"));
 }
 
 // The other end of the pipe played by shell scripts. `printf` writes octal escapes in every sh.
@@ -50,9 +50,9 @@ std::string header(int code, int bytes) {
          "\\0\\0\\0\\0\\0\\0\\0'; ";
 }
 
-// Greets with version 1, 5 ids, end marker 4.
+// Greets with version 2, 5 ids, end marker 4.
 std::string greeting() {
-  return header(0, 20) + "printf '\\1\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\4\\0\\0\\0\\0\\0\\0\\0'; ";
+  return header(0, 20) + "printf '\\2\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\4\\0\\0\\0\\0\\0\\0\\0'; ";
 }
 // Reads one request: the header, the number of texts, one length, and a text of one byte.
 const std::string kReadOne = "head -c 30 > /dev/null; ";
@@ -64,11 +64,14 @@ std::string error_of_child(const std::string& script, int64_t patience_ms = 20'0
 TEST(PipeTokenizer, SpeaksTheProtocol) {
   auto tokenizer = child(greeting() + kReadOne + header(0, 16) +
                          "printf '\\2\\0\\0\\0\\0\\0\\0\\0\\3\\0\\0\\0\\4\\0\\0\\0'; " +
-                         "head -c 17 > /dev/null; " + header(0, 2) + "printf hi");
+                         "head -c 49 > /dev/null; " + header(0, 18) +
+                         "printf '\\2\\0\\0\\0\\0\\0\\0\\0hi\\0\\0\\0\\0\\0\\0\\0\\0'");
   EXPECT_EQ(tokenizer.vocab_size(), 5);
   EXPECT_EQ(tokenizer.eod(), 4);
   EXPECT_THAT(tokenizer.encode("x"), ElementsAre(3, 4));
-  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{3}), "hi");
+  // Header, number of texts, two lengths, three ids.
+  const std::vector<std::vector<int32_t>> ids{{3, 4}, {1}};
+  EXPECT_THAT(tokenizer.decode_batch(ids), ElementsAre("hi", ""));
 }
 
 TEST(PipeTokenizer, AMissingInterpreterIsNamed) {
@@ -108,18 +111,18 @@ TEST(PipeTokenizer, GarbageIsRefused) {
   EXPECT_THAT(error_of_child("echo Loading tokenizer, please wait"), HasSubstr("no answer"));
   EXPECT_THAT(error_of_child(header(5, 0)), HasSubstr("unknown answer 5"));
   EXPECT_THAT(error_of_child(header(0, 3) + "printf abc"), HasSubstr("greeting"));
-  // Version 2; no ids; an end marker outside the vocabulary.
+  // Version 1; no ids; an end marker outside the vocabulary.
   EXPECT_THAT(
       error_of_child(header(0, 20) +
-                     "printf '\\2\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\4\\0\\0\\0\\0\\0\\0\\0'"),
+                     "printf '\\1\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\4\\0\\0\\0\\0\\0\\0\\0'"),
       HasSubstr("greeting"));
   EXPECT_THAT(
       error_of_child(header(0, 20) +
-                     "printf '\\1\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'"),
+                     "printf '\\2\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'"),
       HasSubstr("greeting"));
   EXPECT_THAT(
       error_of_child(header(0, 20) +
-                     "printf '\\1\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0'"),
+                     "printf '\\2\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0'"),
       HasSubstr("greeting"));
   const std::string asked = greeting() + kReadOne;
   EXPECT_THAT(error_of_child(asked + header(0, 8) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0'"),
@@ -128,6 +131,13 @@ TEST(PipeTokenizer, GarbageIsRefused) {
       error_of_child(asked + header(0, 12) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0\\5\\0\\0\\0'"),
       HasSubstr("the id 5"));
   EXPECT_THAT(error_of_child(asked + header(0, 9) + "printf '\\0\\0\\0\\0\\0\\0\\0\\0\\0'"),
+              HasSubstr("more than was asked for"));
+  const auto decoding = [&](const std::string& answer) {
+    return input_error_of(
+        [&] { child(greeting() + "head -c 33 > /dev/null; " + answer).decode({3}); });
+  };
+  EXPECT_THAT(decoding(header(0, 8) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0'"), HasSubstr("truncated"));
+  EXPECT_THAT(decoding(header(0, 10) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0ab'"),
               HasSubstr("more than was asked for"));
   // An answer that claims 2^63 bytes must not be allocated.
   EXPECT_THAT(error_of_child(asked + "printf 'hstk\\0\\0\\0\\0\\0\\0\\0\\0\\200'; exit 0"),
