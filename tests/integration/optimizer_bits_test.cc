@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "halfstep/comm/single_rank.h"
 #include "halfstep/core/thread_pool.h"
 #include "halfstep/kernels/implementation.h"
 #include "halfstep/train/check_options.h"

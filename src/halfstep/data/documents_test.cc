@@ -107,7 +107,9 @@ class PickyTokenizer final : public Tokenizer {
     }
     return ByteTokenizer().encode_batch(texts);
   }
-  std::string decode(std::span<const int32_t>) override { return {}; }
+  std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>>) override {
+    return {};
+  }
   int64_t vocab_size() const override { return 257; }
   int64_t eod() const override { return eod_id; }
   int64_t calls = 0, eod_id = 256;
