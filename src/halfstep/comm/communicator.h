@@ -34,7 +34,9 @@ class Work {
   class State {
    public:
     virtual ~State() = default;
-    virtual bool done() = 0;  // without blocking; also true after a failure, which wait() throws
+    // Without blocking. Also true after a failure, which wait() throws. An implementation that
+    // cannot tell says false, so wait for it only with wait().
+    virtual bool done() = 0;
     virtual void wait() = 0;  // throws CommError; called at most once
   };
 

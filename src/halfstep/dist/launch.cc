@@ -49,6 +49,7 @@ class Reader {
     if (launch.world_size == 1) return launch;
     const bool is_slurm = manager && manager->launcher == std::string("Slurm");
     read_address(launch, is_slurm);
+    launch.interface = get_("GLOO_SOCKET_IFNAME").value_or("");
     launch.launcher_serves_store = get_("TORCHELASTIC_USE_AGENT_STORE") == "True";
     launch.attempt = get_("TORCHELASTIC_RESTART_COUNT").value_or("0");
     return launch;

@@ -18,6 +18,8 @@ struct Launch {
   int local_world_size = 1;
   std::string address;  // where rank 0 (or the launcher) serves the store; empty for one rank
   uint16_t port = 0;
+  std::string interface;  // GLOO_SOCKET_IFNAME: the network interface to use; empty: the one on the
+                          // way to `address`
   bool launcher_serves_store = false;
   std::string attempt = "0";  // torchrun counts its restarts; each has keys of its own
 };

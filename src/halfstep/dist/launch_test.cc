@@ -82,6 +82,11 @@ TEST(Launch, AnyLauncherWithFourVariables) {
   expect_ranks(read(with(four, "MASTER_ADDR", "localhost")), 1, 2, 1, 2);
 }
 
+TEST(Launch, TheInterfaceThatGlooIsToldToUse) {
+  EXPECT_EQ(read(torchrun()).interface, "");
+  EXPECT_EQ(read(with(torchrun(), "GLOO_SOCKET_IFNAME", "eth1")).interface, "eth1");
+}
+
 TEST(Launch, OneRankNeedsNoAddress) {
   expect_ranks(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), 0, 1, 0, 1);
 }

@@ -42,7 +42,7 @@ Group::Group(const Launch& launch, GroupOptions options) {
 
 void Group::join(const Launch& launch, const GroupOptions& options) {
   check_version(*store_, launch.rank, options.version);
-  GlooOptions gloo{.interface = options.interface, .timeout = options.distributed_timeout};
+  GlooOptions gloo{.interface = launch.interface, .timeout = options.distributed_timeout};
   if (gloo.interface.empty()) {
     gloo.address = local_address_towards(launch.address, launch.port,
                                          launch.local_world_size < launch.world_size);

@@ -28,12 +28,10 @@
 namespace halfstep::dist {
 
 struct GroupOptions {
-  std::chrono::milliseconds distributed_timeout =
-      std::chrono::minutes(10);  // of one operation, of joining
+  // Of one operation, and of joining.
+  std::chrono::milliseconds distributed_timeout = std::chrono::minutes(10);
   WatchdogOptions watchdog = {};
-  std::string version;  // must be the same on all ranks
-  std::string
-      interface;  // network interface to listen on; empty: the one on the way to MASTER_ADDR
+  std::string version = {};  // must be the same on all ranks
 };
 
 class Group {

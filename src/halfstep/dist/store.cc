@@ -1,7 +1,9 @@
 #include "halfstep/dist/store.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/core.h>
 
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -53,11 +55,18 @@ class C10dStore final : public Store {
   const std::string name_;
 };
 
+// c10d logs what it is about to throw, with a stack trace. The user hears of it from us, in one
+// line.
+void quiet_c10d() {
+  if (std::getenv("HALFSTEP_BACKTRACE") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
+
 }  // namespace
 
 std::unique_ptr<Store> connect_store(const StoreAddress& address, const std::string& prefix,
                                      std::chrono::milliseconds timeout) {
   const std::string name = fmt::format("store at {}:{}", address.host, address.port);
+  quiet_c10d();
   c10d::TCPStoreOptions options;
   options.port = address.port;
   options.isServer = address.serve;

@@ -166,11 +166,11 @@ void Watchdog::Shared::message() {
                        [&] { return stop || (!failure_to_report.empty() && cause.empty()); });
       if (stop) break;
     }
-  } catch (const comm::CommError& error) {
+  } catch (const comm::CommError&) {
     std::lock_guard lock(mutex);
     if (cause.empty() && !leaving) {
-      cause = fmt::format("{} failed: the store that it served is gone (killed?); {}",
-                          options.store_server, error.what());
+      cause = fmt::format("{} failed: the store that it served is gone (killed?)",
+                          options.store_server);
     }
   }
   std::lock_guard lock(mutex);
