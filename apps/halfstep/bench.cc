@@ -17,6 +17,7 @@ namespace {
 
 using bench::BenchReport;
 using bench::Row;
+using bench::TensorsReport;
 using nlohmann::ordered_json;
 
 double rounded(double x) { return std::round(x * 1000) / 1000; }
@@ -33,26 +34,36 @@ ordered_json rows_json(const std::vector<Row>& rows) {
   return list;
 }
 
-void print_json(const bench::BenchOptions& options, const BenchReport& report) {
+std::vector<bench::Bar> bars_of(const BenchReport& report, const TensorsReport& tensors) {
+  return bench::bars_of(tensors.rows, tensors.set, report.stream_gbps,
+                        kernels::chosen_implementation());
+}
+
+ordered_json bars_json(const BenchReport& report, const TensorsReport& tensors) {
   ordered_json bars = ordered_json::array();
-  for (const auto& bar :
-       bench::bars_of(report.rows, report.stream_gbps, kernels::chosen_implementation())) {
+  for (const auto& bar : bars_of(report, tensors)) {
     bars.push_back(
         {{"what", bar.what}, {"measured", rounded(bar.measured)}, {"required", bar.required}});
   }
+  return bars;
+}
+
+void print_json(const bench::BenchOptions& options, const BenchReport& report) {
   const ordered_json document{{"stream_gbps", rounded(report.stream_gbps)},
-                              {"elements", options.elements},
+                              {"elements", report.one.elements},
                               {"threads", options.threads},
                               {"repeats", options.repeats},
                               {"kernels", kernels::chosen_implementation()},
-                              {"extra_bytes", report.extra_bytes},
+                              {"extra_bytes", report.one.extra_bytes},
                               {"streams", rows_json(report.streams)},
-                              {"rows", rows_json(report.rows)},
+                              {"rows", rows_json(report.one.rows)},
                               {"list",
-                               {{"tensors", report.list_tensors},
-                                {"elements", report.list_elements},
-                                {"rows", rows_json(report.list_rows)}}},
-                              {"bars", bars}};
+                               {{"tensors", report.list.tensors},
+                                {"elements", report.list.elements},
+                                {"extra_bytes", report.list.extra_bytes},
+                                {"rows", rows_json(report.list.rows)},
+                                {"bars", bars_json(report, report.list)}}},
+                              {"bars", bars_json(report, report.one)}};
   fmt::print("{}\n", document.dump(2));
 }
 
@@ -66,36 +77,44 @@ void print_table(const char* title, const std::vector<Row>& rows, double stream_
   }
 }
 
-void print_text(const bench::BenchOptions& options, const BenchReport& report) {
-  fmt::print("kernels {}, {} threads, {} repeats; a step needs {:.1f} MiB beyond its tensors\n",
-             kernels::chosen_implementation(), options.threads, options.repeats,
-             static_cast<double>(report.extra_bytes) / (1 << 20));
-  print_table("x <- a*x in place, over 1, 2 and 4 arrays", report.streams, report.stream_gbps);
-  print_table(fmt::format("one tensor of {} elements", options.elements).c_str(), report.rows,
-              report.stream_gbps);
-  print_table(
-      fmt::format("{} tensors, {} elements", report.list_tensors, report.list_elements).c_str(),
-      report.list_rows, report.stream_gbps);
-  fmt::print("\n");
-  for (const auto& bar :
-       bench::bars_of(report.rows, report.stream_gbps, kernels::chosen_implementation())) {
-    fmt::print("{:<46} {:.2f} (bar {:.2f}{})\n", bar.what, bar.measured, bar.required,
+std::string title_of(const TensorsReport& tensors) {
+  return fmt::format("{} {}, {} elements", tensors.tensors,
+                     tensors.tensors == 1 ? "tensor" : "tensors", tensors.elements);
+}
+
+void print_tensors(const BenchReport& report, const TensorsReport& tensors) {
+  print_table(title_of(tensors).c_str(), tensors.rows, report.stream_gbps);
+  for (const auto& bar : bars_of(report, tensors)) {
+    fmt::print("{:<46} {:>9.2f} (bar {:.2f}{})\n", bar.what, bar.measured, bar.required,
                bar.met() ? "" : ", missed");
   }
+  fmt::print("{:<46} {:>9.2f} (at most {})\n", "extra memory of a step, MiB",
+             static_cast<double>(tensors.extra_bytes) / (1 << 20), bench::kMaxExtraBytes >> 20);
+}
+
+void print_text(const bench::BenchOptions& options, const BenchReport& report) {
+  fmt::print("kernels {}, {} threads, {} repeats\n", kernels::chosen_implementation(),
+             options.threads, options.repeats);
+  print_table("x <- a*x in place, over 1, 2 and 4 arrays", report.streams, report.stream_gbps);
+  print_tensors(report, report.one);
+  print_tensors(report, report.list);
 }
 
 void check_bars(const BenchReport& report) {
   std::string missed;
-  for (const auto& bar :
-       bench::bars_of(report.rows, report.stream_gbps, kernels::chosen_implementation())) {
-    if (!bar.met()) {
-      missed += fmt::format("{}{}: {:.3f}, expected at least {:.2f}", missed.empty() ? "" : "; ",
-                            bar.what, bar.measured, bar.required);
+  const auto add = [&](const TensorsReport& tensors, const std::string& what) {
+    missed += fmt::format("{}{}: {}", missed.empty() ? "" : "; ", title_of(tensors), what);
+  };
+  for (const TensorsReport* tensors : {&report.one, &report.list}) {
+    for (const auto& bar : bars_of(report, *tensors)) {
+      if (bar.met()) continue;
+      add(*tensors, fmt::format("{}: {:.3f}, expected at least {:.2f}", bar.what, bar.measured,
+                                bar.required));
     }
-  }
-  if (report.extra_bytes > bench::kMaxExtraBytes) {
-    missed += fmt::format("{}extra memory of a step: {} bytes, expected at most {}",
-                          missed.empty() ? "" : "; ", report.extra_bytes, bench::kMaxExtraBytes);
+    if (tensors->extra_bytes > bench::kMaxExtraBytes) {
+      add(*tensors, fmt::format("extra memory of a step: {} bytes, expected at most {}",
+                                tensors->extra_bytes, bench::kMaxExtraBytes));
+    }
   }
   if (!missed.empty()) {
     throw Error(ExitCode::kInternal, "bench: " + missed,

@@ -30,9 +30,10 @@ struct Bar {
   bool met() const { return measured >= required; }
 };
 
-// The bars of the split row, for the implementation of the kernels that ran ("avx512", "avx2", …). A
-// step may use at most kMaxExtraBytes beyond its tensors.
-std::vector<Bar> bars_of(const std::vector<Row>& rows, double stream_gbps,
+// The bars of the split row among the rows of one set of tensors, for the implementation of the
+// kernels that ran ("avx512", "avx2", …). A step may use at most kMaxExtraBytes beyond its tensors.
+enum class TensorSet { kOneLarge, kTransformer };
+std::vector<Bar> bars_of(const std::vector<Row>& rows, TensorSet set, double stream_gbps,
                          std::string_view implementation);
 inline constexpr int64_t kMaxExtraBytes = 8 << 20;
 

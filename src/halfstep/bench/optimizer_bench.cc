@@ -257,13 +257,16 @@ BenchReport run_optimizer_bench(const BenchOptions& options) {
   const std::vector<int64_t> sizes = transformer_sizes(options.elements);
 
   BenchReport report;
-  report.list_tensors = static_cast<int64_t>(sizes.size());
+  report.one.tensors = 1;
+  report.one.elements = options.elements;
+  report.list.set = TensorSet::kTransformer;
+  report.list.tensors = static_cast<int64_t>(sizes.size());
   std::vector<Part> list;
   for (int64_t size : sizes) {
-    list.push_back({report.list_elements, size});
-    report.list_elements += size;
+    list.push_back({report.list.elements, size});
+    report.list.elements += size;
   }
-  Tensors tensors(std::max(options.elements, report.list_elements));
+  Tensors tensors(std::max(options.elements, report.list.elements));
   const std::vector<Part> one{{0, options.elements}};
 
   std::vector<Measured> measured;
@@ -275,12 +278,14 @@ BenchReport run_optimizer_bench(const BenchOptions& options) {
   const std::vector<Row> rows = measured_rows(measured, options.repeats);
   const auto at = [&](size_t k) { return rows.begin() + static_cast<std::ptrdiff_t>(k); };
   report.streams.assign(at(0), at(num_streams));
-  report.rows.assign(at(num_streams), at(num_one));
-  report.list_rows.assign(at(num_one), rows.end());
+  report.one.rows.assign(at(num_streams), at(num_one));
+  report.list.rows.assign(at(num_one), rows.end());
   for (const Row& stream : report.streams) {
     report.stream_gbps = std::max(report.stream_gbps, stream.gbps);
   }
-  report.extra_bytes = peak_extra_bytes(measured[num_streams].run.run);
+  // The first row of each is the split step.
+  report.one.extra_bytes = peak_extra_bytes(measured[num_streams].run.run);
+  report.list.extra_bytes = peak_extra_bytes(measured[num_one].run.run);
   return report;
 }
 

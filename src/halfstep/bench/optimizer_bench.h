@@ -17,13 +17,20 @@ struct BenchOptions {
   int threads = 1;
 };
 
+// The rows over one set of tensors, and the memory that a split step needs beyond them.
+struct TensorsReport {
+  TensorSet set = TensorSet::kOneLarge;
+  int64_t tensors = 0, elements = 0;
+  std::vector<Row> rows;
+  int64_t extra_bytes = 0;
+};
+
 struct BenchReport {
-  double stream_gbps = 0;      // the best of x ← a·x over 1, 2 and 4 arrays
-  std::vector<Row> streams;    // each of them
-  std::vector<Row> rows;       // one tensor of `elements`
-  std::vector<Row> list_rows;  // about as many elements in list_tensors tensors of a transformer
-  int64_t list_tensors = 0, list_elements = 0;
-  int64_t extra_bytes = 0;  // of a split step, beyond its tensors
+  double stream_gbps = 0;    // the best of x ← a·x over 1, 2 and 4 arrays
+  std::vector<Row> streams;  // each of them
+  TensorsReport one;         // one tensor
+  // About as many elements in the tensors of a transformer.
+  TensorsReport list;
 };
 
 // Sets torch's and the kernels' threads. Takes 28 bytes of memory per element, and 12 more
