@@ -13,7 +13,6 @@ ParameterGather::ParameterGather(optim::Arenas& arenas, comm::Communicator& rank
 }
 
 void ParameterGather::start() {
-  wait_ms_ = 0;
   if (ranks_.size() == 1) return;
   for (size_t b = 0; b < works_.size(); ++b) {
     const layout::Bucket& bucket = arenas_.layout().buckets[b];

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "halfstep/comm/communicator.h"
@@ -24,8 +25,8 @@ class ParameterGather {
   void wait_for(int64_t begin, int64_t end);
   void wait_for_all();
 
-  // Time spent waiting since the last start().
-  double wait_ms() const { return wait_ms_; }
+  // Time spent waiting since it was last asked for.
+  double take_wait_ms() { return std::exchange(wait_ms_, 0); }
 
  private:
   void wait_for_bucket(int64_t bucket);

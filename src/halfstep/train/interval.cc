@@ -15,7 +15,8 @@ void Interval::restart() {
   start_ = Clock::now();
   paused_ = Clock::duration{0};
   steps_ = skipped_ = targets_ = tokens_ = saturated_ = 0;
-  loss_sum_ = optimizer_ms_ = 0;
+  loss_sum_ = optimizer_ms_ = reduce_wait_ms_ = reduce_sum_ms_ = gather_wait_ms_ = 0;
+  traffic_ = last_.traffic;
   last_.health.reset();
 }
 
@@ -27,6 +28,9 @@ void Interval::add(const StepRecord& step) {
   ++steps_;
   tokens_ += step.tokens;
   optimizer_ms_ += step.optimizer_ms;
+  reduce_wait_ms_ += step.reduce_wait_ms;
+  reduce_sum_ms_ += step.reduce_sum_ms;
+  gather_wait_ms_ += step.gather_wait_ms;
   saturated_ += step.saturated;
   if (step.skipped) {
     ++skipped_;
@@ -108,6 +112,14 @@ nlohmann::ordered_json Interval::json(const RankSpread& spread) const {
     record["ranks"] = spread.ranks;
     record["min_step_ms"] = spread.min_step_ms;
     record["min_peak_bytes"] = spread.min_peak_bytes;
+    record["reduce_wait_ms"] = reduce_wait_ms_ / steps;
+    record["reduce_sum_ms"] = reduce_sum_ms_ / steps;
+    record["gather_wait_ms"] = gather_wait_ms_ / steps;
+    const auto per_step = [&](int64_t comm::Traffic::*bytes) {
+      return static_cast<double>(last_.traffic.*bytes - traffic_.*bytes) / steps;
+    };
+    record["reduce_bytes"] = per_step(&comm::Traffic::all_to_all);
+    record["gather_bytes"] = per_step(&comm::Traffic::all_gather);
   }
   if (last_.health) {
     const auto& h = *last_.health;

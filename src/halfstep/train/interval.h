@@ -29,6 +29,9 @@ struct StepRecord {
   double grad_norm = 0;
   double clip_coefficient = 1;
   double optimizer_ms = 0;
+  // Of this rank: waiting for gradients, adding them up, and waiting for weights of the step before.
+  double reduce_wait_ms = 0, reduce_sum_ms = 0, gather_wait_ms = 0;
+  comm::Traffic traffic;  // to other ranks, since the run began
   int64_t saturated = 0;  // on this rank
   bool skipped = false;
   StopVotes stop;             // of any rank
@@ -86,6 +89,8 @@ class Interval {
   Clock::duration paused_{0};
   int64_t steps_ = 0, skipped_ = 0, targets_ = 0, tokens_ = 0, saturated_ = 0;
   double loss_sum_ = 0, optimizer_ms_ = 0;
+  double reduce_wait_ms_ = 0, reduce_sum_ms_ = 0, gather_wait_ms_ = 0;
+  comm::Traffic traffic_;  // up to the last restart
 };
 
 }  // namespace halfstep::train

@@ -190,6 +190,10 @@ StepRecord train_step(Trainer& t, StopVotes votes, bool health) {
   const optim::StepResult result = t.optimizer->update(
       {.lr = record.lr, .loss_weight = static_cast<double>(record.targets), .health = health});
   if (!result.skipped) t.gather->start();
+  record.reduce_wait_ms = t.reducer->wait_ms();
+  record.reduce_sum_ms = t.reducer->sum_ms();
+  record.gather_wait_ms = t.gather->take_wait_ms();
+  record.traffic = t.ranks.traffic();
   record.grad_norm = result.grad_norm;
   record.clip_coefficient = result.clip_coefficient;
   record.optimizer_ms = result.milliseconds;
