@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,6 +41,47 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return parent.empty() ? std::filesystem::path(".") : parent;
 }
 
+// The temporary name has the process in it, so that two writers never share one, and a dot in
+// front, so that no pattern for finished files matches it.
+std::string temporary_prefix(const std::filesystem::path& path) {
+  return fmt::format(".{}.", path.filename().string());
+}
+constexpr std::string_view kTemporarySuffix = ".tmp";
+
+bool is_temporary_of(const std::filesystem::path& path, std::string_view name) {
+  const std::string prefix = temporary_prefix(path);
+  if (!name.starts_with(prefix) || !name.ends_with(kTemporarySuffix)) return false;
+  name.remove_prefix(prefix.size());
+  if (name.size() <= kTemporarySuffix.size()) return false;
+  name.remove_suffix(kTemporarySuffix.size());
+  return name.find_first_not_of("0123456789") == name.npos;
+}
+
+// Removes the temporary files of `path` that no process holds any more. One that cannot be locked
+// or removed stays: it is in nobody's way.
+void remove_leftovers(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder_of(path), error);
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    if (!is_temporary_of(path, it->path().filename().string())) continue;
+    const int fd = ::open(it->path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(it->path().c_str());
+    ::close(fd);
+  }
+}
+
+// Created and locked; again, if another process took it for a leftover in between.
+FileDescriptor create_temporary(const std::filesystem::path& path) {
+  for (;;) {
+    FileDescriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+    static_cast<void>(file.try_lock());
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) throw_file_error("create", path);
+    if (status.st_nlink > 0) return file;
+  }
+}
+
 }  // namespace
 
 void throw_file_error(std::string_view action, const std::filesystem::path& path) {
@@ -51,7 +93,7 @@ void throw_file_error(std::string_view action, const std::filesystem::path& path
 
 FileDescriptor::FileDescriptor(const std::filesystem::path& path, int flags) : path_(path) {
   do {
-    fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    fd_ = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
   } while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0) throw_file_error((flags & O_CREAT) != 0 ? "create" : "open", path);
 }
@@ -97,6 +139,10 @@ void FileDescriptor::sync() const {
   if (::fsync(fd_) != 0) throw_file_error("flush", path_);
 }
 
+bool FileDescriptor::try_lock() const {
+  return ::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
 void sync_directory(const std::filesystem::path& directory) {
   FileDescriptor(directory, O_RDONLY | O_DIRECTORY).sync();
 }
@@ -123,13 +169,13 @@ void remove_tree(const std::filesystem::path& path) {
   if (error) throw_file_error("remove", path);
 }
 
-// The temporary name has the process in it, so that two writers never share one, and a dot in
-// front, so that no pattern for finished files matches it.
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)),
       temporary_(folder_of(path_) /
-                 fmt::format(".{}.{}.tmp", path_.filename().string(), ::getpid())),
-      file_(temporary_, O_WRONLY | O_CREAT | O_TRUNC) {}
+                 fmt::format("{}{}{}", temporary_prefix(path_), ::getpid(), kTemporarySuffix)),
+      file_(create_temporary(temporary_)) {
+  remove_leftovers(path_);
+}
 
 AtomicFile::~AtomicFile() {
   if (!committed_) ::unlink(temporary_.c_str());

@@ -19,7 +19,8 @@ namespace halfstep::io {
 // An open file descriptor; closed in the destructor.
 class FileDescriptor {
  public:
-  // `flags` as for open(2); O_CLOEXEC is added, new files get mode 0666 less the umask.
+  // `flags` as for open(2); O_CLOEXEC is added, new files get mode 0666 less the umask. Opening a
+  // pipe waits for nobody.
   FileDescriptor(const std::filesystem::path& path, int flags);
   ~FileDescriptor();
   FileDescriptor(FileDescriptor&& other) noexcept;
@@ -34,6 +35,9 @@ class FileDescriptor {
   // Exactly out.size() bytes from `offset`; a shorter file is an InputError.
   void read_at(int64_t offset, std::span<std::byte> out) const;
   void sync() const;
+  // An advisory lock that ends with the descriptor; false if another one has it. True where the
+  // file system has no locks.
+  bool try_lock() const;
 
  private:
   std::filesystem::path path_;
@@ -49,7 +53,8 @@ void rename_path(const std::filesystem::path& from, const std::filesystem::path&
 // A file, or a folder with all that is in it; nothing happens if there is none.
 void remove_tree(const std::filesystem::path& path);
 
-// A file that appears under `path` at commit() and leaves nothing behind without it.
+// A file that appears under `path` at commit() and leaves nothing behind without it. What a killed
+// process has left of the same file is removed.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

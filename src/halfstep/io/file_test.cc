@@ -15,6 +15,7 @@
 #include <functional>
 
 #include "halfstep/core/error.h"
+#include "halfstep/io/folder_lock.h"
 #include "halfstep/io/mapped_file.h"
 
 namespace halfstep::io {
@@ -74,6 +75,64 @@ TEST_F(FileTest, AbandonedWriteKeepsTheOldFileAndLeavesNothing) {
 }
 
 // A file size limit makes write(2) fail half-way like a full disk; in a child, since it stays set.
+TEST_F(FileTest, WhatAKilledWriterLeftIsRemovedAndALiveWritersFileIsNot) {
+  AtomicFile alive(dir_ / "a");  // .a.PID.tmp, locked
+  const fs::path dead = dir_ / ".a.1.tmp";
+  const fs::path others[] = {dir_ / ".b.1.tmp", dir_ / ".a.tmp", dir_ / ".a.x.tmp",
+                             dir_ / "a.1.tmp"};
+  std::ofstream(dead) << "half";
+  for (const fs::path& other : others) std::ofstream(other) << "not ours";
+  // As another process: the name has another number in it.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    write_file_atomically(dir_ / "a", "theirs");
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(fs::exists(dead));
+  for (const fs::path& other : others) EXPECT_TRUE(fs::exists(other)) << other;
+  alive.write("ours");
+  alive.commit();
+  EXPECT_EQ(read_text_file(dir_ / "a"), "ours");
+}
+
+TEST_F(FileTest, APipeIsRefusedWithoutWaitingForItsWriter) {
+  ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  ::alarm(20);  // opening it to read would wait for ever
+  EXPECT_THROW(read_text_file(dir_ / "pipe"), InputError);
+  EXPECT_THROW(MappedFile{dir_ / "pipe"}, InputError);
+  ::alarm(0);
+}
+
+TEST_F(FileTest, OneProcessWritesInAFolderAndItsEndFreesIt) {
+  const fs::path folder = dir_ / "run/deep";
+  const auto second = [&]() -> std::string {
+    try {
+      FolderLock lock(folder);
+      return "free";
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+  };
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FolderLock lock(folder);
+    static_cast<void>(!::write(ready[1], "x", 1));
+    ::pause();
+  }
+  char x;
+  ASSERT_EQ(::read(ready[0], &x, 1), 1);
+  EXPECT_THAT(second(), HasSubstr("another run (process " + std::to_string(child) + " on "));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(second(), "free");
+  EXPECT_EQ(second(), "free");
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
 TEST_F(FileTest, FailedWriteNamesThePathAndLeavesNothing) {
   write_file_atomically(dir_ / "a", "old");
   const pid_t child = ::fork();

@@ -56,12 +56,14 @@ class DuplicateKeyFinder {
 json parse_json(std::string_view text, const std::string& file) {
   // The parser takes a NUL for the end of the text and would ignore what stands behind it.
   if (const size_t nul = text.find('\0'); nul != text.npos) {
-    throw InputError(fmt::format("{}: not valid JSON at byte {}: a NUL", file, nul + 1));
+    throw InputError(fmt::format("{}: not valid JSON at byte {}: a NUL", file, nul + 1),
+                     "check the file's syntax at that place");
   }
   DuplicateKeyFinder keys;
   const auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth) {
-      throw InputError(fmt::format("{}: JSON nested deeper than {} levels", file, kMaxDepth));
+      throw InputError(fmt::format("{}: JSON nested deeper than {} levels", file, kMaxDepth),
+                       "is this the right file?");
     }
     if (const std::string* key = keys.see(event, parsed)) {
       throw InputError(
@@ -75,8 +77,9 @@ json parse_json(std::string_view text, const std::string& file) {
   } catch (const json::parse_error& error) {
     throw InputError(fmt::format("{}: not valid JSON at byte {}", file, error.byte),
                      "check the file's syntax at that place");
-  } catch (const json::exception& error) {  // a number beyond the range of a double
-    throw InputError(fmt::format("{}: not valid JSON: {}", file, error.what()));
+  } catch (const json::out_of_range&) {
+    throw InputError(fmt::format("{}: a number in it is beyond the range of a double", file),
+                     "write a smaller one");
   }
 }
 

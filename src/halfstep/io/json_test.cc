@@ -30,7 +30,8 @@ TEST(Json, SyntaxErrorsNameFileAndByte) {
   EXPECT_EQ(parse_fault(""), "c.json: not valid JSON at byte 1");
   EXPECT_EQ(parse_fault("{} x"), "c.json: not valid JSON at byte 4");
   EXPECT_EQ(parse_fault("{\"\xff\": 1}"), "c.json: not valid JSON at byte 3");
-  EXPECT_THAT(parse_fault("{\"a\": 1e999}"), HasSubstr("not valid JSON"));
+  EXPECT_EQ(parse_fault("{\"a\": 1e999}"),
+            "c.json: a number in it is beyond the range of a double");
 }
 
 TEST(Json, RefusesDuplicateKeysAtAnyDepth) {
