@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <exception>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
@@ -14,17 +15,21 @@ namespace {
 using comm::Work;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
+using Works = std::vector<C10dWork>;
+using Tensors = std::vector<at::Tensor>;
 
 // Messages of the user and those of all-gathers are told apart by their tag; within a tag they
-// arrive in the order of their start.
+// arrive in the order of their start, which is the same on all ranks.
 constexpr int kMessageTag = 0;
 constexpr int kGatherTag = 1;
 
 // One operation made of several of c10d's. The tensors are views of the caller's memory.
 class C10dWorks final : public Work::State {
  public:
-  C10dWorks(const char* name, std::vector<C10dWork> works)
-      : name_(name), works_(std::move(works)) {}
+  C10dWorks(const char* name, Works works)
+      : name_(name),
+        works_(std::move(works)),
+        made_of_messages_(works_.empty() || c10d::isP2POp(works_[0]->retrieveOpType())) {}
 
   bool done() override {
     for (const C10dWork& work : works_) {
@@ -34,6 +39,9 @@ class C10dWorks final : public Work::State {
   }
 
   void wait() override {
+    // A rank whose stack is being unwound must not wait for others, who may be waiting for it. A
+    // message can be dropped, and nobody touches its memory any more; a collective cannot.
+    if (made_of_messages_ && std::uncaught_exceptions() > 0) return works_.clear();
     as_comm_error(name_, [&] {
       for (const C10dWork& work : works_) {
         if (!work->wait()) throw comm::CommError(std::string(name_) + ": aborted");
@@ -43,7 +51,8 @@ class C10dWorks final : public Work::State {
 
  private:
   const char* name_;
-  const std::vector<C10dWork> works_;
+  Works works_;
+  const bool made_of_messages_;
 };
 
 class C10dCommunicator final : public comm::Communicator {
@@ -65,11 +74,9 @@ class C10dCommunicator final : public comm::Communicator {
   template <typename Start>
   Work begin(const char* name, size_t size, Start&& start) {
     if (size == 0) return Work();
-    return Work(as_comm_error(
-        name, [&] { return std::make_unique<C10dWorks>(name, std::vector<C10dWork>(start())); }));
+    return Work(
+        as_comm_error(name, [&] { return std::make_unique<C10dWorks>(name, Works(start())); }));
   }
-
-  using Works = std::vector<C10dWork>;
 
   Work do_all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
     return begin("all_to_all", send.size(), [&]() -> Works {
@@ -81,17 +88,18 @@ class C10dCommunicator final : public comm::Communicator {
   }
 
   Work do_all_gather_in_place(std::span<std::byte> all) override {
+    const size_t part = all.size() / size();
+    const auto of = [&](int r) { return Tensors{view(all.data() + part * r, part)}; };
     return begin("all_gather", all.size(), [&] {
-      const size_t part = all.size() / size();
       Works works;
       // Each rank starts with another partner, so that no one is everybody's first.
       for (int i = 1; i < size(); ++i) {
         const int from = (rank() + size() - i) % size();
-        std::vector<at::Tensor> theirs{view(all.data() + part * from, part)};
+        Tensors theirs = of(from);
         works.push_back(backend_->recv(theirs, from, kGatherTag));
       }
       for (int i = 1; i < size(); ++i) {
-        std::vector<at::Tensor> own{view(all.data() + part * rank(), part)};
+        Tensors own = of(rank());
         works.push_back(backend_->send(own, (rank() + i) % size(), kGatherTag));
       }
       return works;
@@ -100,7 +108,7 @@ class C10dCommunicator final : public comm::Communicator {
 
   Work do_broadcast(std::span<std::byte> data, int root) override {
     return begin("broadcast", data.size(), [&]() -> Works {
-      std::vector<at::Tensor> tensors{view(data.data(), data.size())};
+      Tensors tensors{view(data.data(), data.size())};
       c10d::BroadcastOptions options;
       options.rootRank = root;
       return {backend_->broadcast(tensors, options)};
@@ -109,14 +117,14 @@ class C10dCommunicator final : public comm::Communicator {
 
   Work do_send(std::span<const std::byte> data, int to) override {
     return begin("send", data.size(), [&]() -> Works {
-      std::vector<at::Tensor> tensors{view(data.data(), data.size())};
+      Tensors tensors{view(data.data(), data.size())};
       return {backend_->send(tensors, to, kMessageTag)};
     });
   }
 
   Work do_receive(std::span<std::byte> data, int from) override {
     return begin("receive", data.size(), [&]() -> Works {
-      std::vector<at::Tensor> tensors{view(data.data(), data.size())};
+      Tensors tensors{view(data.data(), data.size())};
       return {backend_->recv(tensors, from, kMessageTag)};
     });
   }

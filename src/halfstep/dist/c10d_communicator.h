@@ -1,10 +1,11 @@
 // comm::Communicator over c10d, by its Gloo backend: ranks as processes, on one machine or many.
-// The one place where halfstep meets Gloo. Nothing is copied on the way: operations read and write
-// the caller's memory.
+// The one place where halfstep meets Gloo.
 //
-// Gloo's own all-gather gathers into a temporary as large as the result and copies that; ours is
-// made of messages straight into place. Its Work::done() says false until wait(), as c10d cannot
-// say when a message is through.
+// Nothing is copied on the way. Gloo's own all-gather gathers into a temporary as large as the
+// result and copies that; ours is made of messages straight into place. c10d cannot say when a
+// message is through: done() of an all-gather, a send or a receive says false until wait(). A rank
+// that throws drops its messages; of an all-to-all that it has started the others must have started
+// theirs.
 #pragma once
 
 #include <chrono>

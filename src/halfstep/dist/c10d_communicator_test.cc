@@ -61,6 +61,15 @@ TEST(Gloo, AllGatherLeavesTheOwnPartAlone) {
   });
 }
 
+// What the reducer asks, to sum a bucket as soon as it has arrived.
+TEST(Gloo, AllToAllIsDoneWithoutBeingWaitedFor) {
+  run_gloo_ranks(2, [](Communicator& c) {
+    comm::Started s = comm::start_all_to_all(c, 8, 100);
+    while (!s.work.done()) std::this_thread::yield();
+    comm::finish_all_to_all(c, 8, s);
+  });
+}
+
 TEST(GlooFailure, ARankThatEndsIsAnErrorOfTheOthers) {
   const auto body = [](Communicator& c) {
     if (c.rank() == 1) throw InputError("bad token file");
@@ -71,6 +80,22 @@ TEST(GlooFailure, ARankThatEndsIsAnErrorOfTheOthers) {
     throw InternalError("seen");  // the barrier of run_gloo_ranks would fail too
   };
   EXPECT_THROW(run_gloo_ranks(3, body), InternalError);
+}
+
+// As in comm/thread_group_test.cc: rank 1 fails with messages under way, while rank 0 waits for
+// it in something else; and its memory, which its stack takes with it, is not touched any more.
+TEST(GlooFailure, ARankThatFailsDoesNotWaitForItsMessages) {
+  constexpr size_t kSize = 1 << 22;  // more than the sockets hold: the transfer is under way
+  const auto body = [](Communicator& c) {
+    if (c.rank() == 1) {
+      Bytes all(kSize), more(kSize);
+      Work gather = c.all_gather_in_place(all), sent = c.send(more, 0);
+      throw InputError("bad token file");
+    }
+    Bytes send(2), receive(2);
+    EXPECT_THROW(c.all_to_all(send, receive).wait(), CommError);
+  };
+  for (int i = 0; i < 10; ++i) EXPECT_ANY_THROW(run_gloo_ranks(2, body));
 }
 
 TEST(GlooFailure, AnOperationThatTakesTooLongIsAnError) {

@@ -224,8 +224,16 @@ void WatchdogOptions::print_and_exit(ExitCode code, const std::string& cause) {
   _exit(static_cast<int>(code));
 }
 
+// What is to happen within a timeout must fit into it.
+WatchdogOptions scaled(WatchdogOptions options) {
+  options.interval = std::min(options.interval, options.timeout / 10);
+  options.grace = std::min(options.grace, options.timeout / 4);
+  return options;
+}
+
 Watchdog::Watchdog(std::unique_ptr<Store> connection, int rank, int size, WatchdogOptions options)
-    : shared_(std::make_shared<Shared>(std::move(connection), rank, size, std::move(options))) {
+    : shared_(
+          std::make_shared<Shared>(std::move(connection), rank, size, scaled(std::move(options)))) {
   // Detached: each holds what it uses, and the destructor waits for them as long as it makes sense.
   std::thread([shared = shared_] { shared->message(); }).detach();
   std::thread([shared = shared_] { shared->judge(); }).detach();
