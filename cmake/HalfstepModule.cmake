@@ -27,6 +27,7 @@ target_compile_features(halfstep_options INTERFACE cxx_std_20)
 # Every operation is rounded on its own (docs/numerics.md §1): no fused multiply-add anywhere.
 # -fPIC also in programs: one precompiled header serves them and the libraries.
 target_compile_options(halfstep_options INTERFACE -fPIC -Wall -Wextra -ffp-contract=off -fno-math-errno)
+target_compile_definitions(halfstep_options INTERFACE $<$<CONFIG:Debug>:HALFSTEP_DEBUG>)
 if(HALFSTEP_WERROR)
   target_compile_options(halfstep_options INTERFACE -Werror)
 endif()

@@ -45,24 +45,27 @@ def torchrun(size, *flags):
 
 
 class Ranks:
-    """Ranks of `halfstep train` without a launcher; `of_rank(r)`: flags of one of them."""
+    """Ranks of `halfstep train` without a launcher. `of_rank(r)`: flags of one of them; `prefix(r)`: a command to
+    run it in."""
 
-    def __init__(self, size, *flags, of_rank=lambda rank: []):
+    def __init__(self, size, *flags, of_rank=lambda rank: [], world_size=None, address="127.0.0.1",
+                 prefix=lambda rank: []):
         port = str(free_port())
         self.processes = [
-            subprocess.Popen([HALFSTEP, "train", *map(str, flags), *map(str, of_rank(rank))],
-                             env=environment(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
+            subprocess.Popen([*prefix(rank), HALFSTEP, "train", *map(str, flags), *map(str, of_rank(rank))],
+                             env=environment(RANK=str(rank), WORLD_SIZE=str(world_size or size), MASTER_ADDR=address,
                                              MASTER_PORT=port),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for rank in range(size)]
 
     def ends(self):
         """[(exit code, stdout, what halfstep said on stderr)] by rank."""
-        result = []
-        for process in self.processes:
-            out, err = process.communicate(timeout=LIMIT_S)
-            result.append((process.returncode, out, first_line(err)))
-        return result
+        return [self.ends_of(rank) for rank in range(len(self.processes))]
+
+    def ends_of(self, rank):
+        process = self.processes[rank]
+        out, err = process.communicate(timeout=LIMIT_S)
+        return process.returncode, out, first_line(err)
 
     def __enter__(self):
         return self
@@ -209,6 +212,65 @@ def test_a_rank_killed_at_any_moment_ends_all(attempt, text, tmp_path):
     # A step takes some 20 ms: forward, backward, reduction, gather are all hit.
     moment = random.Random(attempt)
     expect_killed(text, tmp_path, moment.randrange(3), moment.uniform(0, 0.1))
+
+
+def wait_for_line(process, start):
+    for line in process.stdout:
+        if line.startswith(start):
+            return line
+    raise AssertionError(f"no line '{start}…': {process.stderr.read()}")
+
+
+def test_stopped_for_longer_than_the_heartbeat_timeout(text):
+    with Ranks(2, *MODEL, "--data", text, "--train-iters", 1_000_000, "--heartbeat-timeout", 4) as ranks:
+        wait_for_line(ranks.processes[0], "step 3/")
+        ranks.processes[1].send_signal(signal.SIGSTOP)
+        code, _, said = ranks.ends_of(0)
+        ranks.processes[1].send_signal(signal.SIGCONT)
+        assert (code, ranks.ends_of(1)[0]) == (5, 5)
+    assert said.startswith("no sign of life of rank 1 for 4 s")
+
+
+def test_a_rank_that_never_comes_ends_the_others_in_time(text):
+    with Ranks(1, *MODEL, "--data", text, "--train-iters", 5, "--distributed-timeout", 3, world_size=2) as ranks:
+        code, _, said = ranks.ends_of(0)
+    assert code == 5 and "rank 1" in said, said
+
+
+def start_report(*flags, text):
+    return torchrun(2, *MODEL, "--bf16", "--data", text, "--train-iters", 2, *flags)
+
+
+# What each flag of the ranks changes: a piece of the output that is there with it only. The bits, the bytes and
+# the times behind these words are in dist_test and in this file.
+EFFECTS = {
+    "use-distributed-optimizer": ([], "each with its shard of master and state;"),
+    "overlap-grad-reduce": ([], "as soon as backward has completed it"),
+    "overlap-param-gather": ([], "while the next forward runs"),
+    "ddp-bucket-size": (["4KiB"], " buckets of up to 32.0 KiB"),
+    "grad-wire-dtype": (["bf16"], "gradients travel in bf16"),
+}
+TESTED_ELSEWHERE = {"check-replicas", "distributed-timeout", "heartbeat-timeout", "distributed-backend"}
+
+
+def test_every_flag_of_the_ranks_is_tested():
+    out = subprocess.run([HALFSTEP, "train", "--help"], capture_output=True, text=True, check=True).stdout
+    section = out.split("data parallel: several processes")[1].split("\n\n")[0]
+    assert {w.removeprefix("--") for w in section.split() if w.startswith("--")} >= EFFECTS.keys() | TESTED_ELSEWHERE
+    named = {line.split()[0].removeprefix("--") for line in section.splitlines() if line.strip().startswith("--")}
+    assert named == EFFECTS.keys() | TESTED_ELSEWHERE
+
+
+def test_the_flags_of_the_ranks_have_effects(text):
+    without = start_report(text=text)
+    for flag, (value, piece) in EFFECTS.items():
+        assert piece not in without and piece in start_report(f"--{flag}", *value, text=text), flag
+
+
+def test_replicas_are_compared(text, tmp_path):
+    torchrun(2, *MODEL, "--data", text, "--train-iters", 6, "--check-replicas", 2, "--log-dir", tmp_path)
+    checks = events(tmp_path, "replicas")
+    assert [c["step"] for c in checks] == [2, 4, 6] and len({c["checksum"] for c in checks}) == 3
 
 
 def test_the_configuration_shows_what_a_rank_holds(text):

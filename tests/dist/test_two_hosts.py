@@ -9,7 +9,9 @@ import subprocess
 import time
 
 import pytest
+import test_training
 from processes import QUICK, Ranks, first_line
+from test_training import MODEL, O2, OVERLAP, events, text  # noqa: F401 (a fixture)
 
 HOSTS = [f"halfstep{os.getpid()}a", f"halfstep{os.getpid()}b"]
 ADDRESSES = ["10.213.77.1", "10.213.77.2"]
@@ -79,3 +81,21 @@ def test_a_cut_link_ends_both(hosts, tmp_path):
     for rank, (code, _, err) in ends.items():
         assert code == 5, ends
         assert first_line(err).startswith(f"no sign of life of rank {1 - rank} for 4 s"), err
+
+
+def test_training_over_a_slow_link_and_then_a_cut_one(hosts, text, tmp_path):  # noqa: F811
+    if hosts is None:
+        return
+    for host in hosts:
+        delay(host, 20)
+    with test_training.Ranks(2, *MODEL, *O2, *OVERLAP, "--data", text, "--train-iters", 1_000_000, "--save", tmp_path,
+                             "--heartbeat-timeout", 4, address=ADDRESSES[0],
+                             prefix=lambda rank: ["ip", "netns", "exec", HOSTS[rank]]) as ranks:
+        test_training.wait_for_steps(tmp_path, 3)
+        ip("link", "set", "wire", "down", host=hosts[0])
+        cut = time.monotonic()
+        ends = ranks.ends()
+        assert time.monotonic() - cut < 30
+    for rank, (code, _, said) in enumerate(ends):
+        assert code == 5 and said.startswith(f"no sign of life of rank {1 - rank} for 4 s"), ends
+    assert not events(tmp_path, "save")

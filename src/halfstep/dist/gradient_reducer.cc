@@ -30,13 +30,6 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Whoever reads memory that holds nothing any more shall see it.
-void poison([[maybe_unused]] std::span<std::byte> memory) {
-#ifndef NDEBUG
-  std::memset(memory.data(), 0xFF, memory.size());  // NaN in BF16 and FP32
-#endif
-}
-
 std::span<std::byte> bytes_of(const at::Tensor& tensor, int64_t bytes) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(bytes)};
 }
@@ -147,6 +140,10 @@ void GradientReducer::land() {
   kernels::sum_ranks(reinterpret_cast<float*>(target), contributions_, arena.wire,
                      layout.shard_elements(bucket));
   free_.push_back(flight.buffer);
+}
+
+void GradientReducer::poison(std::span<std::byte> memory) const {
+  if (options_.poison) std::memset(memory.data(), 0xFF, memory.size());  // NaN in BF16 and FP32
 }
 
 // Padding is sent with the rest; what was last written there is a reduced gradient of another step.

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "halfstep/comm/communicator.h"
@@ -26,6 +27,12 @@ namespace halfstep::dist {
 struct ReducerOptions {
   bool overlap = false;   // --overlap-grad-reduce
   int64_t in_flight = 2;  // buckets on the wire at once: so many receive buffers
+  // Fill memory that holds nothing any more with NaN, so that whoever reads it sees that.
+#ifdef HALFSTEP_DEBUG
+  bool poison = true;
+#else
+  bool poison = false;
+#endif
 };
 
 class GradientReducer final : public optim::GradientListener {
@@ -65,6 +72,7 @@ class GradientReducer final : public optim::GradientListener {
   void send(int64_t bucket);
   // Waits for the oldest flight and adds up what it brought.
   void land();
+  void poison(std::span<std::byte> memory) const;
   void zero_padding(const layout::Bucket& bucket);
   std::byte* storage(const layout::Bucket& bucket) const;
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "halfstep/comm/thread_group.h"
+#include "halfstep/comm/single_rank.h"
 #include "halfstep/dist/c10d_communicator.h"
 #include "halfstep/dist/local_address.h"
 
@@ -23,7 +23,7 @@ void check_version(Store& store, int rank, const std::string& version) {
 
 Group::Group(const Launch& launch, GroupOptions options) {
   if (launch.world_size == 1) {
-    communicator_ = comm::ThreadGroup(1).communicator(0);
+    communicator_ = std::make_unique<comm::SingleRank>();
     return;
   }
   store_ = connect_store({.host = launch.address,

@@ -8,8 +8,7 @@
 
 namespace halfstep::dist {
 
-void check_replicas(const optim::Arenas& arenas, comm::Communicator& ranks) {
-  if (ranks.size() == 1) return;
+uint64_t check_replicas(const optim::Arenas& arenas, comm::Communicator& ranks) {
   const size_t count = arenas.parameters().size();
   std::vector<uint64_t> sums(count * ranks.size());
   for (size_t p = 0; p < count; ++p) {
@@ -30,6 +29,7 @@ void check_replicas(const optim::Arenas& arenas, comm::Communicator& ranks) {
                   "machine");
     }
   }
+  return XXH3_64bits(sums.data(), count * sizeof(uint64_t));
 }
 
 }  // namespace halfstep::dist
