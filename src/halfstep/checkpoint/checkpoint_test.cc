@@ -386,6 +386,7 @@ TEST_F(CheckpointTest, FindsTheNewestCompleteOne) {
   EXPECT_TRUE(is_checkpoint(dir_));
   EXPECT_TRUE(is_checkpoint(dir_ / "step_00000100"));
   EXPECT_FALSE(is_checkpoint(dir_ / "step_00000200"));
+  EXPECT_THAT(folders_without_manifest(dir_), testing::ElementsAre("step_00000200"));
   fs::remove_all(dir_ / "step_00000100");
   EXPECT_THAT(message_of([&] { CheckpointReader{dir_}; }), HasSubstr("no complete checkpoint"));
   EXPECT_THAT(message_of([&] { CheckpointReader(dir_ / "none"); }), HasSubstr("is no folder"));

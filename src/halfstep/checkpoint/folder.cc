@@ -80,6 +80,14 @@ std::vector<int64_t> saved_iterations(const fs::path& dir) {
   return out;
 }
 
+std::vector<std::string> folders_without_manifest(const fs::path& dir) {
+  std::vector<std::string> out;
+  for (const std::string& name : entries(dir)) {
+    if (parse_step_name(name) && !has_manifest(dir / name)) out.push_back(name);
+  }
+  return out;
+}
+
 std::vector<fs::path> candidates(const fs::path& dir) {
   std::map<int64_t, std::vector<fs::path>, std::greater<>> by_iteration;
   const auto names = entries(dir);

@@ -28,6 +28,9 @@ std::string shard_name(int64_t index, int64_t count);
 // Iterations whose folder has a manifest, ascending. Empty if there is no such folder.
 std::vector<int64_t> saved_iterations(const std::filesystem::path& dir);
 
+// Steps' folders without a manifest. No save of ours leaves one: somebody has lost a part of it.
+std::vector<std::string> folders_without_manifest(const std::filesystem::path& dir);
+
 // The folders under `dir` that may be complete checkpoints, in the order in which a reader should
 // try them: what `latest` names, then from the newest down; one that was being replaced stands
 // behind the one that took its place.
