@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "halfstep/core/error.h"
 
@@ -21,9 +23,18 @@ constexpr Subprocess::Duration kPatience{300'000};
 constexpr uint64_t kBytesPerMillisecond = 100;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
+// The one that was named, that of the checkout in which the program was built, or any.
+std::string default_python() {
+  const char* named = std::getenv("HALFSTEP_PYTHON");
+  if (named && *named) return named;
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto beside = program.parent_path().parent_path() / ".venv/bin/python";
+  return std::filesystem::exists(beside, error) ? beside.string() : "python3";
+}
+
 std::vector<std::string> default_argv(const std::string& folder) {
-  const char* python = std::getenv("HALFSTEP_PYTHON");
-  return {python && *python ? python : "python3", "-m", "halfstep.tokenize", folder};
+  return {default_python(), "-m", "halfstep.tokenize", folder};
 }
 
 template <typename T>

@@ -1,5 +1,6 @@
 // A Hugging Face tokenizer folder, worked by the `tokenizers` package in `python -m
-// halfstep.tokenize FOLDER`. The interpreter is $HALFSTEP_PYTHON, else python3 on PATH.
+// halfstep.tokenize FOLDER`. The interpreter is $HALFSTEP_PYTHON, else .venv/bin/python of the
+// folder above the program's, else python3 on PATH.
 //
 // Protocol (python/halfstep/tokenize.py is the other end), little endian. Every message is
 //   magic "hstk" | uint8 code | uint64 payload bytes | payload
