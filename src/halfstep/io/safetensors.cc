@@ -150,6 +150,12 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file_bytes,
                                  file, size, kLengthBytes),
                      kDamagedHint);
   }
+  // First, as the length that a text begins with means nothing to its reader.
+  if (size == kLengthBytes || file_bytes[kLengthBytes] != std::byte{'{'}) {
+    throw InputError(
+        fmt::format("{}: no safetensors file: the header does not start with '{{'", file),
+        "is it another kind of file?");
+  }
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file_bytes.data(), sizeof header_bytes);
   // Compared unsigned and before any addition: 2^64 − 1 is a length that attackers write.
@@ -165,10 +171,6 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file_bytes,
   }
   const std::string_view text(reinterpret_cast<const char*>(file_bytes.data()) + kLengthBytes,
                               header_bytes);
-  if (!text.starts_with('{')) {
-    throw InputError(fmt::format("{}: the header does not start with '{{'", file),
-                     "is this a safetensors file?");
-  }
   const nlohmann::json document = parse_json(text, file + ": header");
   const JsonObject object(document, file);
 
