@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "halfstep/arch/limits.h"
 #include "halfstep/core/error.h"
 
 namespace halfstep::arch {
@@ -30,7 +31,8 @@ void require_finite_positive(double value, std::string_view field) {
 }  // namespace
 
 void ModelConfig::validate() const {
-  require_positive(num_layers, "num_layers");
+  require(num_layers >= 1 && num_layers <= kMaxLayers, "num_layers", std::to_string(num_layers),
+          fmt::format("a number from 1 to {}", kMaxLayers));
   require_positive(hidden_size, "hidden_size");
   require_positive(ffn_hidden_size, "ffn_hidden_size");
   require_positive(num_attention_heads, "num_attention_heads");

@@ -75,8 +75,12 @@ std::vector<int64_t> generate(Model& model, std::span<const int64_t> prompt,
   std::vector<int64_t> generated;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const at::Tensor logits = model.next_logits(next, cache);
-    const int64_t token = sample_token(
-        {logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel())}, options, i);
+    const std::span values(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
+    if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
+      throw InputError(fmt::format("the model's scores of token {} are not finite", i),
+                       "its weights are broken: load an earlier checkpoint");
+    }
+    const int64_t token = sample_token(values, options, i);
     generated.push_back(token);
     if (on_token) on_token(token);
     if (token == options.stop_token) break;
