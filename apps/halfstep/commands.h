@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 namespace halfstep::train {
 struct ModelSource;
@@ -17,6 +18,14 @@ void add_data(CLI::App& app);
 void add_info(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_train(CLI::App& app);
+
+// Of options that take a text: an empty one is how a variable of a script looks that was never set.
+inline CLI::Validator not_empty() {
+  return {[](const std::string& text) {
+            return text.empty() ? std::string("got '', expected a text") : std::string();
+          },
+          ""};
+}
 
 // --load, --load-hf, --matmul-precision and --num-threads of the commands that read a model.
 void add_model_source(CLI::App& command, train::ModelSource& source);

@@ -16,6 +16,7 @@
 #include "halfstep/data/tokenizer.h"
 #include "halfstep/data/verify.h"
 #include "halfstep/io/file.h"
+#include "process.h"
 
 namespace halfstep::apps {
 namespace {
@@ -62,7 +63,18 @@ class BadLines {
   int64_t count_ = 0;
 };
 
+// A .bin read as text would be a document of noise.
+void refuse_tokens(const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    if (!input.ends_with(".bin") && !input.ends_with(".idx")) continue;
+    if (!std::filesystem::exists(data::idx_path(input.substr(0, input.size() - 4)))) continue;
+    throw UsageError(fmt::format("--input {}: this is half of a .bin/.idx pair, not text", input),
+                     "pairs are put together by halfstep data merge");
+  }
+}
+
 void build(const BuildOptions& options) {
+  refuse_tokens(options.inputs);
   const auto tokenizer = data::make_tokenizer(options.tokenizer);
   const data::TokenDtype dtype = data::token_dtype_for(tokenizer->vocab_size());
   BadLines bad_lines(options.prefix);
@@ -75,6 +87,7 @@ void build(const BuildOptions& options) {
                            [&](std::span<const int32_t> ids) { writer.add_document(ids); });
   writer.finish();
   bad_lines.finish();
+  if (writer.num_documents() == 0) print_error("warning: no input has any text: no documents\n");
   fmt::print("{}.bin/.idx: {} documents, {} tokens, {}, vocabulary {}\n", options.prefix,
              writer.num_documents(), writer.num_tokens(), data::token_dtype_name(dtype),
              tokenizer->vocab_size());
@@ -183,10 +196,13 @@ void add_build(CLI::App& data) {
   command
       ->add_option("--input", options->inputs,
                    "FILE.jsonl: a document per line; other files: one each")
-      ->required();
+      ->required()
+      ->check(not_empty());
   command->add_option("--output-prefix", options->prefix, "writes PREFIX.bin and PREFIX.idx")
-      ->required();
+      ->required()
+      ->check(not_empty());
   command->add_option("--tokenizer", options->tokenizer, "byte, or a Hugging Face folder")
+      ->check(not_empty())
       ->capture_default_str();
   command->add_option("--text-key", options->text_key, "the key of a JSONL line's text")
       ->capture_default_str();
@@ -203,8 +219,10 @@ void add_merge(CLI::App& data) {
   auto* command = data.add_subcommand("merge", "several .bin/.idx pairs of one type into one");
   auto prefixes = std::make_shared<std::vector<std::string>>();
   auto output = std::make_shared<std::string>();
-  command->add_option("--input", *prefixes, "prefixes, in order")->required();
-  command->add_option("--output-prefix", *output, "writes PREFIX.bin and PREFIX.idx")->required();
+  command->add_option("--input", *prefixes, "prefixes, in order")->required()->check(not_empty());
+  command->add_option("--output-prefix", *output, "writes PREFIX.bin and PREFIX.idx")
+      ->required()
+      ->check(not_empty());
   command->callback([prefixes, output] { merge(*prefixes, *output); });
 }
 
@@ -213,9 +231,11 @@ void add_export(CLI::App& data) {
   auto prefix = std::make_shared<std::string>(), tokenizer = std::make_shared<std::string>(),
        output = std::make_shared<std::string>();
   command->add_option("prefix", *prefix, "the pair, without .bin or .idx")->required();
-  command->add_option("--output", *output, "the file to write")->required();
-  command->add_option("--tokenizer", *tokenizer,
-                      "byte or a Hugging Face folder: writes {\"text\"}; without it {\"ids\"}");
+  command->add_option("--output", *output, "the file to write")->required()->check(not_empty());
+  command
+      ->add_option("--tokenizer", *tokenizer,
+                   "byte or a Hugging Face folder: writes {\"text\"}; without it {\"ids\"}")
+      ->check(not_empty());
   command->callback([=] { export_documents(*prefix, *tokenizer, *output); });
 }
 

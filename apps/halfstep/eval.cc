@@ -54,9 +54,13 @@ void run_eval(EvalOptions o) {
   }
   const int64_t all = samples->samples_per_epoch();
   comm::SingleRank alone;
-  const train::Evaluation result = train::evaluate(*loaded.model, *samples, o.micro_batch_size,
-                                                   o.max_sequences > 0 ? o.max_sequences : all,
-                                                   alone);
+  const train::Evaluation result =
+      train::evaluate(*loaded.model, *samples, o.micro_batch_size,
+                      o.max_sequences > 0 ? o.max_sequences : all, alone);
+  if (!std::isfinite(result.loss())) {
+    throw InputError("the loss is not finite",
+                     "the weights are broken: load an earlier checkpoint");
+  }
   if (o.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"loss", result.loss()},
                                               {"tokens", result.tokens},
@@ -76,9 +80,12 @@ void add_eval(CLI::App& app) {
   auto* command = app.add_subcommand("eval", "loss and perplexity of a model on tokens or text");
   auto o = std::make_shared<EvalOptions>();
   add_model_source(*command, o->source);
-  command->add_option("--data", o->data, "text files; @LIST reads their names from a file");
-  command->add_option("--data-path", o->data_path, ".bin/.idx prefixes, [WEIGHT] PREFIX…");
-  command->add_option("--tokenizer", o->tokenizer, "byte or a folder; default: the checkpoint's");
+  command->add_option("--data", o->data, "text files; @LIST reads their names from a file")
+      ->check(not_empty());
+  command->add_option("--data-path", o->data_path, ".bin/.idx prefixes, [WEIGHT] PREFIX…")
+      ->check(not_empty());
+  command->add_option("--tokenizer", o->tokenizer, "byte or a folder; default: the checkpoint's")
+      ->check(not_empty());
   command->add_option("--seq-length", o->seq_length, "default: the checkpoint's")
       ->check(CLI::PositiveNumber);
   command->add_option("--micro-batch-size", o->micro_batch_size, "sequences at once (8)")

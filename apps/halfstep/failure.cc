@@ -36,15 +36,25 @@ Failure library_failed(std::string_view library, std::string_view text) {
           "this is a fault in halfstep; please report it with what HALFSTEP_BACKTRACE=1 prints"};
 }
 
+// Of errors that say all that is known about their cause.
+std::string general_hint(ExitCode code) {
+  switch (code) {
+    case ExitCode::kUsage:
+      return "all flags and what they take: halfstep COMMAND --help";
+    case ExitCode::kBadInput:
+      return "is it the right file, and complete? See what is in it with halfstep inspect";
+    default:
+      return {};
+  }
+}
+
 }  // namespace
 
 Failure describe_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    const bool unhinted_usage = e.code() == ExitCode::kUsage && e.hint().empty();
-    return {e.code(), e.what(),
-            unhinted_usage ? "all flags and what they take: halfstep COMMAND --help" : e.hint()};
+    return {e.code(), e.what(), e.hint().empty() ? general_hint(e.code()) : e.hint()};
   } catch (const c10::OutOfMemoryError& e) {
     return out_of_memory(e.what_without_backtrace());
   } catch (const c10::Error& e) {

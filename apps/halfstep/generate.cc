@@ -60,7 +60,8 @@ void add_generate(CLI::App& app) {
   auto* command = app.add_subcommand("generate", "greedy or sampled continuation of a prompt");
   auto o = std::make_shared<GenerateOptions>();
   add_model_source(*command, o->source);
-  command->add_option("--tokenizer", o->tokenizer, "byte or a folder; default: the checkpoint's");
+  command->add_option("--tokenizer", o->tokenizer, "byte or a folder; default: the checkpoint's")
+      ->check(not_empty());
   command->add_option("--prompt", o->prompt, "the text to continue")->required();
   command->add_option("--max-new-tokens", o->sampling.max_new_tokens, "stop after these (100)")
       ->check(CLI::Range(1, 1 << 30));

@@ -5,18 +5,23 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
+#include "halfstep/checkpoint/folder.h"
 #include "halfstep/checkpoint/reader.h"
 #include "halfstep/checkpoint/train_state_json.h"
 #include "halfstep/core/error.h"
 #include "halfstep/data/indexed_dataset.h"
 #include "halfstep/io/safetensors.h"
 #include "halfstep/io/units.h"
+#include "process.h"
 
 namespace halfstep::apps {
 namespace {
@@ -34,10 +39,28 @@ void print_json(const ordered_json& document) {
   fmt::print("{}\n", document.dump(2, ' ', false, ordered_json::error_handler_t::replace));
 }
 
+// What of each kind and dtype there is.
+void print_summary(const std::vector<checkpoint::StoredSlice>& slices) {
+  struct Sum {
+    int64_t tensors = 0, elements = 0, bytes = 0;
+  };
+  std::map<std::pair<std::string_view, std::string_view>, Sum> sums;
+  for (const checkpoint::StoredSlice& slice : slices) {
+    Sum& sum = sums[{checkpoint::tensor_kind_name(slice.kind), dtype_name(slice.dtype)}];
+    ++sum.tensors;
+    sum.elements += slice.numel;
+    sum.bytes += slice.bytes();
+  }
+  for (const auto& [kind, sum] : sums) {
+    fmt::print("{:<12} {:<7} {:>6} tensors {:>14} elements {:>10}\n", kind.first, kind.second,
+               sum.tensors, sum.elements, io::format_bytes(sum.bytes));
+  }
+}
+
 void inspect_checkpoint(const Options& options) {
   const checkpoint::CheckpointReader reader(options.path);
   if (options.verify) reader.verify();
-  for (const std::string& warning : reader.warnings()) fmt::print(stderr, "{}\n", warning);
+  for (const std::string& warning : reader.warnings()) print_error(warning + "\n");
   ordered_json document{{"type", "checkpoint"}, {"path", reader.directory().string()}};
   document["state"] = checkpoint::train_state_to_json(reader.state());
   document["verified"] = options.verify;
@@ -70,6 +93,7 @@ void inspect_checkpoint(const Options& options) {
                checksums.empty() ? "" : checksums[0].get<std::string>(),
                checksums.size() > 1 ? fmt::format(" + {}", checksums.size() - 1) : "");
   }
+  print_summary(reader.manifest().slices);
   fmt::print("{} tensors, {}{}\n", document["tensors"].size(), io::format_bytes(total),
              options.verify ? ", every checksum matches" : "");
 }
@@ -143,7 +167,10 @@ void inspect_dataset(const Options& options, const std::string& prefix) {
 
 void inspect(const Options& options) {
   const std::string prefix = dataset_prefix(options.path);
-  if (checkpoint::is_checkpoint(options.path)) {
+  // A folder of steps that are all incomplete is a checkpoint that cannot be read.
+  if (checkpoint::is_checkpoint(options.path) ||
+      (fs::is_directory(options.path) &&
+       !checkpoint::folders_without_manifest(options.path).empty())) {
     inspect_checkpoint(options);
   } else if (options.verify) {
     throw UsageError("--verify checks the checksums of a checkpoint, and this is none",
@@ -162,7 +189,8 @@ void add_inspect(CLI::App& app) {
       "inspect", "what is inside a checkpoint, a .safetensors file or a .bin/.idx pair");
   auto options = std::make_shared<Options>();
   command->add_option("path", options->path, "checkpoint, Hugging Face folder, file or prefix")
-      ->required();
+      ->required()
+      ->check(not_empty());
   command->add_flag("--json", options->json, "one JSON document on stdout");
   command->add_flag("--verify", options->verify, "read all data of a checkpoint and check them");
   command->callback([options] { inspect(*options); });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -14,7 +15,9 @@
 #include "halfstep/dist/rendezvous.h"
 #include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
+#include "halfstep/train/resume.h"
 #include "halfstep/train/run.h"
+#include "halfstep/train/stop_request.h"
 
 namespace halfstep::apps {
 namespace {
@@ -27,7 +30,8 @@ void report_idle_flags(const train::ParsedFlags& parsed, const train::Options& o
   for (const std::string& name : train::idle_on_one_rank(options)) {
     idle += fmt::format("{}--{} (there are no other ranks)", idle.empty() ? "" : ", ", name);
   }
-  if (!idle.empty()) fmt::print("accepted, nothing to do: {}\n", idle);
+  // Not fmt::print, which throws: output that cannot be written ends no run.
+  if (!idle.empty()) std::fputs(("accepted, nothing to do: " + idle + "\n").c_str(), stdout);
 }
 
 // Ranks on one machine share its CPUs, unless somebody has said how many threads to use.
@@ -50,13 +54,16 @@ dist::GroupOptions group_options(const train::Options& options) {
 }
 
 void run_train(const std::vector<std::string>& args) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that is gone ends no run
+  const train::EndOnSignal end_on_signal;
   const train::ParsedFlags parsed = train::parse_flags(args);
   if (parsed.help) {
     fmt::print("{}", train::flags_help());
     return;
   }
   const dist::Launch launch = dist::read_launch(dist::process_environment());
-  train::Options options = train::checked_options(parsed.options, launch.world_size);
+  train::Options options = train::checked_options(
+      train::resumed_options(parsed.options, launch.world_size), launch.world_size);
   share_cpus(options, launch);
   if (launch.rank == 0 && !options.check_config) report_idle_flags(parsed, options);
   dist::Group group(launch, group_options(options));

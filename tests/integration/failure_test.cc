@@ -28,6 +28,7 @@ TEST(Failure, OurErrorsKeepTheirCodeAndHint) {
   EXPECT_EQ(failure.what, "cannot read x");
   EXPECT_EQ(failure.hint, "check x");
   EXPECT_THAT(of(UsageError("--x")).hint, HasSubstr("--help"));
+  EXPECT_THAT(of(InputError("x is damaged")).hint, HasSubstr("inspect"));
 }
 
 TEST(Failure, EveryWayToRunOutOfMemoryIsOne) {

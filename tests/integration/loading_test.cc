@@ -82,10 +82,10 @@ TEST_F(Loading, ValuesOfTheWrongTypeInAManifestAreNamed) {
   const RunResult resumed = run(resume + Args{"--load", precision});
   EXPECT_EQ(resumed.failed, ExitCode::kBadInput);
   EXPECT_THAT(resumed.error,
-              HasSubstr("hyperparameters.matmul-precision: got 16, expected a string"));
+              HasSubstr("hyperparameters: --matmul-precision: got '16', expected one of"));
   const std::string unknown =
       edited([](auto& state) { state.hyperparameters["matmul-precision"] = "fp8"; });
-  EXPECT_THAT(run(resume + Args{"--load", unknown}).error, HasSubstr("expected bf16 or fp32"));
+  EXPECT_THAT(run(resume + Args{"--load", unknown}).error, HasSubstr("got 'fp8'"));
 
   const auto read = [&](const std::function<void(checkpoint::TrainState&)>& edit) {
     return load({.load = edited(edit), .load_hf = "", .num_threads = 1});

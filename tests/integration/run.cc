@@ -14,6 +14,7 @@
 #include "halfstep/model/hf_weights.h"
 #include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
+#include "halfstep/train/resume.h"
 #include "halfstep/train/run.h"
 
 namespace halfstep::testing {
@@ -132,7 +133,8 @@ RunResult run(const Args& args) {
   std::FILE* terminal = open_memstream(&text, &size);
   std::string log_dir;
   try {
-    train::Options options = train::checked_options(train::parse_flags(args).options);
+    train::Options options =
+        train::checked_options(train::resumed_options(train::parse_flags(args).options));
     if (options.log_dir.empty()) options.log_dir = own_log / "log";
     log_dir = options.log_dir;
     comm::SingleRank ranks;

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import resource
 import shutil
 import signal
@@ -10,26 +9,7 @@ import subprocess
 import time
 
 import pytest
-
-HALFSTEP = os.environ["HALFSTEP_BINARY"]
-
-TINY = """--num-layers 1 --hidden-size 16 --ffn-hidden-size 32 --num-attention-heads 2 --seq-length 16
-  --micro-batch-size 2 --lr 1e-2 --matmul-precision fp32 --num-threads 1 --tokenizer byte
-  --split 90,10,0 --eval-iters 0""".split()
-
-
-def halfstep(*args, **more):
-    environment = os.environ | more.pop("env", {})
-    # A byte model may write bytes that are no UTF-8.
-    return subprocess.run([HALFSTEP, *(a if isinstance(a, bytes) else str(a) for a in args)], capture_output=True, text=True, errors="replace",
-                          env=environment, **more)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "text.txt"
-    path.write_text("".join(f"the {i * 7 % 11} dogs saw {i * i % 13} cats\n" for i in range(300)))
-    return path
+from program import HALFSTEP, TINY, failure, halfstep
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +19,6 @@ def trained(text, tmp_path_factory):
     done = halfstep("train", *TINY, "--train-iters", 40, "--data", text, "--save", folder, "--eval-iters", 4)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
-
-
-def failure(done, code):
-    """The two lines of an error: what happened, what to do."""
-    assert done.returncode == code, done.stdout + done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == 2 and lines[0].startswith("halfstep: ") and lines[1].startswith("  "), done.stderr
-    return lines
 
 
 def test_training_shows_what_the_interface_promises(trained):
@@ -97,10 +69,10 @@ def test_generate_continues_a_prompt(trained):
     (["--o2-optimizer"], 2, "--o2-optimizer", "add --bf16"),
     (["--o2-gradient", "--bf16"], 2, "--o2-gradient", "add --no-gradient-accumulation-fusion"),
     (["--hidden-dropout", "0.1"], 2, "--hidden-dropout 0.1", "give 0"),
-    (["--tensor-model-parallel-size", "2"], 2, "--tensor-model-parallel-size 2", "one process"),
+    (["--tensor-model-parallel-size", "2"], 2, "--tensor-model-parallel-size 2", "ranks are data-parallel"),
     (["--data", "/nowhere/text"], 3, "/nowhere/text", ""),
     (["--load", "/nowhere"], 3, "/nowhere", ""),
-    (["--config", "/nowhere.json"], 3, "/nowhere.json", ""),
+    (["--config", "/nowhere.json"], 2, "/nowhere.json", ""),
     (["--lr", "1e30", "--max-skipped-steps", "2", "--data", "TEXT"], 6, "2 steps in a row", "lower --lr"),
     (["--hidden-size", "4TiB", "--data", "TEXT"], 2, "--hidden-size: got 4TiB", "--help"),
     (["--num-threads", "1e10", "--data", "TEXT"], 2, "--num-threads: got 1e10", "--help"),
@@ -122,9 +94,10 @@ def test_a_batch_that_does_not_fit_is_out_of_memory(text):
     assert "--micro-batch-size" in failure(done, 4)[1]
 
 
-def test_several_processes_are_refused(text):
-    done = halfstep("train", *TINY, "--train-iters", 2, "--data", text, env={"WORLD_SIZE": "2"})
-    assert "WORLD_SIZE is 2" in failure(done, 2)[0]
+def test_half_of_a_launchers_variables_is_refused(text):
+    for given, missing in ("WORLD_SIZE", "RANK"), ("RANK", "WORLD_SIZE"):
+        done = halfstep("train", *TINY, "--train-iters", 2, "--data", text, env={given: "1"})
+        assert f"{given} is set but {missing} is not" in failure(done, 2)[0]
 
 
 def test_other_commands_suggest_too(trained):
@@ -204,8 +177,7 @@ def test_a_failed_save_is_said_and_the_run_goes_on_until_one_succeeds(text, tmp_
     process = subprocess.Popen(
         [HALFSTEP, "train", *TINY, "--train-iters", "1000000", "--data", str(text), "--save", str(tmp_path / "a"),
          "--save-interval", "50", "--log-interval", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # Python ignores SIGXFSZ, and so does its child: the limit shows as an error of write.
-        restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, small))
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, small))
     failed = saved = 0
     for line in process.stdout:
         if "was not saved" in line and not failed:
@@ -225,7 +197,7 @@ def test_a_failed_save_is_said_and_the_run_goes_on_until_one_succeeds(text, tmp_
 
 
 def test_a_last_save_that_fails_is_an_error_that_names_the_cause(text, tmp_path):
-    done = halfstep("train", *TINY, "--train-iters", 5, "--data", text, "--save", tmp_path / "a", restore_signals=False,
+    done = halfstep("train", *TINY, "--train-iters", 5, "--data", text, "--save", tmp_path / "a",
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10)))
     first, second = failure(done, 3)
     assert "cannot write" in first and "step_00000005" in first and "File too large" in first
@@ -255,6 +227,9 @@ def test_inspect_lists_a_checkpoint_and_reads_its_data_only_to_verify(trained, t
     assert document["bytes"] == sum(t["bytes"] for t in document["tensors"])
     human = halfstep("inspect", folder)
     assert "iteration 40, t 40" in human.stdout and "weight/model.embed_tokens.weight" in human.stdout
+    summary = next(line for line in human.stdout.splitlines() if line.startswith("exp_avg_sq "))
+    of_kind = [t for name, t in tensors.items() if name.startswith("exp_avg_sq/")]
+    assert summary.split()[1:5] == ["fp32", str(len(of_kind)), "tensors", str(sum(t["elements"] for t in of_kind))]
     assert "every checksum matches" not in human.stdout
     assert "every checksum matches" in halfstep("inspect", folder, "--verify").stdout
 
@@ -287,5 +262,6 @@ def test_inspect_lists_safetensors_token_pairs_and_refuses_the_rest(trained, tex
     assert "halfstep data verify" in failure(halfstep("inspect", tmp_path / "t", "--verify"), 2)[1]
 
     (tmp_path / "empty").mkdir()
+    assert "no safetensors file" in failure(halfstep("inspect", text), 3)[0]
     assert "no .safetensors files" in failure(halfstep("inspect", tmp_path / "empty"), 3)[0]
     assert "/nowhere" in failure(halfstep("inspect", "/nowhere"), 3)[0]

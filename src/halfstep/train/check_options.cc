@@ -21,7 +21,8 @@ void require(bool given, std::string_view flag, std::string_view meaning) {
 }
 
 void check_model(const Options& o) {
-  if (!o.load_hf.empty()) {  // which has the dimensions: check_dimensions compares
+  if (!o.checkpoint_model.empty()) return;  // which has the dimensions: check_dimensions compares
+  if (!o.load_hf.empty()) {                 // which has the dimensions: check_dimensions compares
     refuse_if(o.is_given("init-method-std"), "--init-method-std has no effect with --load-hf",
               "drop it: the weights are those of the folder");
     return;
@@ -57,7 +58,8 @@ void check_data(const Options& o) {
             "tokenize the text with `halfstep data build` and give all as --data-path");
   refuse_if(!o.data.empty() && o.tokenizer.empty(), "--data needs a tokenizer",
             "add --tokenizer byte or --tokenizer DIR");
-  refuse_if(o.tokenizer.empty() && o.padded_vocab_size == 0 && o.load_hf.empty(),
+  refuse_if(o.tokenizer.empty() && o.padded_vocab_size == 0 && o.load_hf.empty() &&
+                o.checkpoint_model.empty(),
             "the size of the vocabulary is not known", "give --padded-vocab-size N or --tokenizer");
 }
 
@@ -70,10 +72,11 @@ void check_run(const Options& o) {
                         o.global_batch_size, o.micro_batch_size),
             "change one of them");
   const int64_t at_once = o.micro_batch_size * o.data_parallel_size;
-  refuse_if(o.global_batch_size % at_once != 0,
-            fmt::format("--global-batch-size {} is no multiple of --micro-batch-size {} on {} ranks",
-                        o.global_batch_size, o.micro_batch_size, o.data_parallel_size),
-            fmt::format("give a multiple of {}, or start another number of ranks", at_once));
+  refuse_if(
+      o.global_batch_size % at_once != 0,
+      fmt::format("--global-batch-size {} is no multiple of --micro-batch-size {} on {} ranks",
+                  o.global_batch_size, o.micro_batch_size, o.data_parallel_size),
+      fmt::format("give a multiple of {}, or start another number of ranks", at_once));
   refuse_if(o.is_given("eval-interval") && o.eval_iters == 0,
             "--eval-interval has no effect with --eval-iters 0",
             "raise --eval-iters or drop --eval-interval");
@@ -223,7 +226,7 @@ std::vector<std::string> idle_on_one_rank(const Options& options) {
   return idle;
 }
 
-void check_dimensions(const Options& o, const arch::ModelConfig& config) {
+void check_dimensions(const Options& o, const arch::ModelConfig& config, std::string_view source) {
   Options folder;
   folder.num_layers = config.num_layers;
   folder.hidden_size = config.hidden_size;
@@ -246,9 +249,9 @@ void check_dimensions(const Options& o, const arch::ModelConfig& config) {
     if (flag.group != "model" || flag.name == "load-hf" || !o.is_given(flag.name)) continue;
     const auto given = flag.get(o), theirs = flag.get(folder);
     refuse_if(given != theirs,
-              fmt::format("--{} is {}, and {} for the model of --load-hf", flag.name, given.dump(),
-                          theirs.dump()),
-              fmt::format("drop --{}: the folder's config.json says it", flag.name));
+              fmt::format("--{} is {}, and {} for the model of --{}", flag.name, given.dump(),
+                          theirs.dump(), source),
+              fmt::format("drop --{}: the folder says it", flag.name));
   }
 }
 

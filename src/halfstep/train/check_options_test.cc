@@ -200,11 +200,12 @@ TEST(CheckOptions, DimensionsBesideAFolderMustBeItsOwn) {
                                             "128"};
   const arch::ModelConfig config = model_config_from(checked(dimensions), 257);
   const auto beside = [&](std::vector<std::string> args) {
-    check_dimensions(parse_flags(args).options, config);
+    check_dimensions(parse_flags(args).options, config, "load-hf");
   };
   beside({});
   beside(dimensions);
   beside({"--padded-vocab-size", "384", "--norm-epsilon", "1e-6"});
+  beside({"--init-method-std", "0.5"});  // says nothing about weights that are there
   // The defaults' values count as given.
   for (const auto& [flag, value] : {std::pair{"--rotary-base", "10000"},
                                     {"--num-layers", "3"},

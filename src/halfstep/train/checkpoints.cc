@@ -1,7 +1,7 @@
 #include "halfstep/train/checkpoints.h"
 
 #include <ATen/Parallel.h>
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <filesystem>
 
@@ -75,16 +75,10 @@ std::vector<checkpoint::MutableSlice> stored_slices(const optim::Arenas& arenas,
   return slices;
 }
 
-bool same_folder(const std::string& a, const std::string& b) {
-  return !a.empty() && !b.empty() &&
-         std::filesystem::weakly_canonical(a) == std::filesystem::weakly_canonical(b);
-}
-
-// What the settings of a run do not say about its results.
-bool describes_the_run(const Flag& flag) {
-  return flag.get && flag.group != "checkpoints" && flag.name != "log-dir" &&
-         flag.name != "quiet" && flag.name != "check-config" &&
-         flag.name != "exit-duration-in-mins";
+bool resumes_own_folder(const Options& options) {
+  return !options.load.empty() && !options.save.empty() &&
+         std::filesystem::weakly_canonical(options.load) ==
+             std::filesystem::weakly_canonical(options.save);
 }
 
 std::string setting_text(const nlohmann::ordered_json& value) {
@@ -92,14 +86,28 @@ std::string setting_text(const nlohmann::ordered_json& value) {
   return fmt::format("{} values", value.size());
 }
 
+// A folder whose checkpoints have lost their manifests is not an empty one: a run that took it for
+// that would replace them.
+void refuse_damaged(const std::string& folder) {
+  const std::vector<std::string> damaged = checkpoint::folders_without_manifest(folder);
+  if (damaged.empty()) return;
+  throw InputError(fmt::format("'{}' has no complete checkpoint, but folders of some without "
+                               "their {}: {}",
+                               folder, checkpoint::kManifestFile, fmt::join(damaged, ", ")),
+                   "put the missing files back, or choose another folder");
+}
+
 }  // namespace
 
 std::optional<CheckpointReader> open_checkpoint(const Options& options, RunLog& log) {
-  const bool resumes_itself = same_folder(options.load, options.save);
+  const bool resumes_itself = resumes_own_folder(options);
   if (!options.save.empty() && !resumes_itself && checkpoint::is_checkpoint(options.save)) {
     throw UsageError(
         fmt::format("--save {} already holds checkpoints", options.save),
         fmt::format("continue that run with --load {}, or choose another folder", options.save));
+  }
+  if (!options.save.empty() && !checkpoint::is_checkpoint(options.save)) {
+    refuse_damaged(options.save);
   }
   if (options.load.empty()) return std::nullopt;
   if (resumes_itself && !checkpoint::is_checkpoint(options.load)) {

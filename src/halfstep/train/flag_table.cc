@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "halfstep/arch/limits.h"
 #include "halfstep/core/error.h"
 #include "halfstep/io/units.h"
 #include "halfstep/train/flag_values.h"
@@ -51,20 +52,25 @@ class Table {
   }
 
   void text(std::string name, std::string value, std::string Options::*field, std::string help) {
-    add({.name = std::move(name),
-         .value = std::move(value),
+    add({.name = name,
+         .value = value,
          .help = std::move(help),
-         .set = [field](Options& o, Values v) { o.*field = v[0]; },
-         .get = [field](const Options& o) { return Json(o.*field); }});
+         .set = [=](Options& o, Values v) { o.*field = text_value(name, v[0], value); },
+         .get = [field](const Options& o) { return Json(o.*field); },
+         .is_text = true});
   }
 
   void list(std::string name, std::string value, std::vector<std::string> Options::*field,
             std::string help) {
-    add({.name = std::move(name),
-         .value = std::move(value),
+    add({.name = name,
+         .value = value,
          .help = std::move(help),
          .arity = Flag::Arity::kMany,
-         .set = [field](Options& o, Values v) { (o.*field).assign(v.begin(), v.end()); },
+         .set =
+             [=](Options& o, Values v) {
+               for (const std::string& text : v) text_value(name, text, value);
+               (o.*field).assign(v.begin(), v.end());
+             },
          .get = [field](const Options& o) { return Json(o.*field); }});
   }
 
@@ -175,7 +181,7 @@ void add_model(Table& t) {
   t.group("model");
   t.text("load-hf", "DIR", &Options::load_hf,
          "start from a Hugging Face folder (config.json and safetensors) instead of dimensions");
-  t.integer("num-layers", &Options::num_layers, "transformer layers", 1);
+  t.integer("num-layers", &Options::num_layers, "transformer layers", 1, arch::kMaxLayers);
   t.integer("hidden-size", &Options::hidden_size, "width", 1);
   t.integer("ffn-hidden-size", &Options::ffn_hidden_size, "width of the MLP", 1);
   t.integer("num-attention-heads", &Options::num_attention_heads, "query heads", 1);
@@ -189,7 +195,7 @@ void add_model(Table& t) {
   t.on_off("add-qkv-bias", &Options::add_qkv_bias,
            "biases of the query, key and value projections (Qwen2)");
   t.number("rotary-base", &Options::rotary_base, "base of the rotary frequencies", 1);
-  t.number("norm-epsilon", &Options::norm_epsilon, "epsilon of the RMSNorms");
+  t.number("norm-epsilon", &Options::norm_epsilon, "epsilon of the RMSNorms", 0, 1);
   t.integer("max-position-embeddings", &Options::max_position_embeddings,
             "longest sequence; default: --seq-length", 1);
   t.integer("padded-vocab-size", &Options::padded_vocab_size,
@@ -198,7 +204,8 @@ void add_model(Table& t) {
             "rounds the tokenizer's vocabulary up", 1);
   t.on_off("untie-embeddings-and-output-weights", &Options::untie_embeddings_and_output_weights,
            "an output matrix of its own");
-  t.number("init-method-std", &Options::init_method_std, "standard deviation of initial weights");
+  t.number("init-method-std", &Options::init_method_std, "standard deviation of initial weights", 0,
+           100);
 }
 
 void add_data(Table& t) {
@@ -232,11 +239,11 @@ void add_run(Table& t) {
             std::numeric_limits<int64_t>::max());
   t.integer("num-threads", &Options::num_threads,
             "threads of torch and of the kernels; default: the CPUs this process may use", 1,
-            kMaxThreads);
+            max_threads());
   t.choice("matmul-precision", &Options::matmul_precision, kMatmulPrecisions,
            "dtype of matmuls and activations; auto measures both at start");
   t.number("exit-duration-in-mins", &Options::exit_duration_in_mins,
-           "save and stop after this time");
+           "save and stop after this time", 0, 1e9, true);
   t.integer("eval-interval", &Options::eval_interval,
             "steps between evaluations; there is one at the end too", 1);
   t.integer("eval-iters", &Options::eval_iters,
@@ -266,7 +273,7 @@ void add_learning_rate(Table& t) {
 
 void add_optimizer(Table& t) {
   t.group("optimizer");
-  t.number("weight-decay", &Options::weight_decay, "decoupled; not for 1-D parameters");
+  t.number("weight-decay", &Options::weight_decay, "decoupled; not for 1-D parameters", 0, 1000);
   t.number("adam-beta1", &Options::adam_beta1, "decay of exp_avg", 0, 1, true);
   t.number("adam-beta2", &Options::adam_beta2, "decay of exp_avg_sq", 0, 1, true);
   t.number("adam-eps", &Options::adam_eps, "added to the root of exp_avg_sq");

@@ -8,7 +8,14 @@
 namespace halfstep::train {
 
 int64_t integer_value(const std::string& flag, const std::string& text, int64_t min, int64_t max) {
-  const int64_t value = io::parse_bytes(text, "--" + flag);
+  int64_t value = 0;
+  try {
+    value = io::parse_bytes(text, "--" + flag);
+  } catch (const UsageError&) {  // it speaks of sizes, and most of these are counts
+    throw UsageError(
+        fmt::format("--{}: got '{}', expected a whole number from {} to {}", flag, text, min, max),
+        "also with a unit or an exponent: 4KiB, 2e6");
+  }
   if (value < min) {
     throw UsageError(fmt::format("--{}: got {}, expected {} or more", flag, text, min));
   }
@@ -29,6 +36,15 @@ double number_value(const std::string& flag, const std::string& text, double min
     throw UsageError(fmt::format("--{}: got {}, expected {}", flag, text, range));
   }
   return value;
+}
+
+std::string text_value(const std::string& flag, const std::string& text,
+                       const std::string& expected) {
+  if (text.empty()) {
+    throw UsageError(fmt::format("--{}: got '', expected {}", flag, expected),
+                     "leave the flag out if it is not meant; is a variable of your script unset?");
+  }
+  return text;
 }
 
 void throw_no_choice(const std::string& flag, const std::string& text, const std::string& names) {

@@ -14,6 +14,11 @@ int64_t integer_value(const std::string& flag, const std::string& text, int64_t 
 double number_value(const std::string& flag, const std::string& text, double min, double max,
                     bool open);
 
+// Not empty: that is how a variable of a script looks that was never set. `expected` is what stands
+// for the value in the help.
+std::string text_value(const std::string& flag, const std::string& text,
+                       const std::string& expected);
+
 template <typename Field>
 using Choices = std::vector<std::pair<std::string, Field>>;
 

@@ -65,8 +65,16 @@ std::string json_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+Json read_config(const std::string& path) {
+  try {
+    return io::read_json_file(path);
+  } catch (const InputError& error) {  // it is a part of the command line
+    throw UsageError(fmt::format("--config: {}", error.what()), error.hint());
+  }
+}
+
 void apply_config(Parser& parser, const std::string& path) {
-  const Json config = io::read_json_file(path);
+  const Json config = read_config(path);
   const std::string where = fmt::format(" in {}", path);
   if (!config.is_object()) {
     throw UsageError(fmt::format("{} is no JSON object of flags and their values", path));
@@ -74,25 +82,9 @@ void apply_config(Parser& parser, const std::string& path) {
   for (const auto& [name, value] : config.items()) {
     const Flag& flag = require_flag(name, where);
     if (value.is_null()) continue;
-    std::vector<std::string> values;
-    if (flag.arity == Flag::Arity::kSwitch) {
-      if (!value.is_boolean()) {
-        throw UsageError(
-            fmt::format("{}{}: got {}, expected true or false", name, where, value.dump()));
-      }
-      // A switch that is off and has no field to say so is not there.
-      if (!flag.get && !value.get<bool>()) continue;
-      values = {value.dump()};
-    } else if (value.is_array() == (flag.arity == Flag::Arity::kMany) && !value.is_object()) {
-      if (value.is_array()) {
-        for (const Json& item : value) values.push_back(json_text(item));
-      } else {
-        values = {json_text(value)};
-      }
-    } else {
-      throw UsageError(fmt::format("{}{}: got {}, expected {}", name, where, value.dump(),
-                                   flag.arity == Flag::Arity::kMany ? "a list" : "one value"));
-    }
+    const std::vector<std::string> values = json_values(flag, value, where);
+    // A switch that is off and has no field to say so is not there.
+    if (flag.arity == Flag::Arity::kSwitch && !flag.get && values[0] == "false") continue;
     parser.apply(flag, values);
   }
 }
@@ -140,6 +132,31 @@ Given take_flag(std::span<const std::string> args, size_t& position) {
 }
 
 }  // namespace
+
+std::vector<std::string> json_values(const Flag& flag, const Json& value,
+                                     const std::string& where) {
+  const bool is_list = flag.arity == Flag::Arity::kMany;
+  const char* expected = is_list                              ? "a list"
+                         : flag.arity == Flag::Arity::kSwitch ? "true or false"
+                         : flag.is_text                       ? "a string"
+                                                              : "one value";
+  if (flag.arity == Flag::Arity::kSwitch ? !value.is_boolean()
+      : flag.is_text                     ? !value.is_string()
+                                         : value.is_array() != is_list || value.is_object()) {
+    throw UsageError(
+        fmt::format("{}{}: got {}, expected {}", flag.name, where, value.dump(), expected));
+  }
+  if (!is_list) return {json_text(value)};
+  std::vector<std::string> values;
+  for (const Json& item : value) values.push_back(json_text(item));
+  return values;
+}
+
+bool describes_the_run(const Flag& flag) {
+  return flag.get && flag.group != "checkpoints" && flag.name != "log-dir" &&
+         flag.name != "quiet" && flag.name != "check-config" &&
+         flag.name != "exit-duration-in-mins";
+}
 
 ParsedFlags parse_flags(std::span<const std::string> args) {
   Parser parser;

@@ -33,6 +33,7 @@ struct Flag {
   // Null for what is not a setting, and for a second name of a setting.
   std::function<nlohmann::ordered_json(const Options&)> get = {};
   std::string second_name_of = {};
+  bool is_text = false;  // a --config file gives a string, and not a number or true
 };
 
 std::span<const Flag> flag_table();
@@ -49,6 +50,14 @@ struct ParsedFlags {
 // `args` without the program's and the subcommand's name. A file given by --config is read first,
 // so that the command line wins.
 ParsedFlags parse_flags(std::span<const std::string> args);
+
+// What a JSON value of `flag` would be on the command line. `where` (" in FILE") is for the message
+// of a value of another kind.
+std::vector<std::string> json_values(const Flag& flag, const nlohmann::ordered_json& value,
+                                     const std::string& where);
+
+// False of what the settings of a run do not say about its results: where it writes, when it ends.
+bool describes_the_run(const Flag& flag);
 
 // All settings under their flags' names.
 nlohmann::ordered_json settings_json(const Options& options);

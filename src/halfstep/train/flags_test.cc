@@ -84,6 +84,13 @@ TEST(Flags, RefusesBadValues) {
   EXPECT_THAT(refusal({"--hidden-size", "--bf16"}), HasSubstr("--hidden-size needs a value"));
   EXPECT_THAT(refusal({"--hidden-size", "0"}), HasSubstr("got 0, expected 1 or more"));
   EXPECT_THAT(refusal({"--hidden-size", "8.5"}), HasSubstr("--hidden-size"));
+  EXPECT_THAT(refusal({"--num-layers", "two"}),
+              HasSubstr("got 'two', expected a whole number from 1 to 65536"));
+  EXPECT_THAT(refusal({"--num-layers", "100000000"}), HasSubstr("expected 65536 or less"));
+  EXPECT_THAT(refusal({"--num-threads", "1000000"}), HasSubstr("or less"));
+  EXPECT_THAT(refusal({"--norm-epsilon", "1e30"}), HasSubstr("between 0 and 1"));
+  EXPECT_THAT(refusal({"--init-method-std", "1e30"}), HasSubstr("between 0 and 100"));
+  EXPECT_THAT(refusal({"--weight-decay", "1e30"}), HasSubstr("between 0 and 1000"));
   EXPECT_THAT(refusal({"--lr", "fast"}), HasSubstr("--lr"));
   EXPECT_THAT(refusal({"--lr", "nan"}), HasSubstr("--lr"));
   EXPECT_THAT(refusal({"--lr", "-1"}), HasSubstr("--lr"));
@@ -91,6 +98,15 @@ TEST(Flags, RefusesBadValues) {
   EXPECT_THAT(refusal({"--lr-decay-style", "step"}), HasSubstr("constant,linear,cosine,WSD"));
   EXPECT_THAT(refusal({"--bf16=yes"}), HasSubstr("--bf16"));
   EXPECT_THAT(refusal({"bf16"}), HasSubstr("where a flag was expected"));
+}
+
+TEST(Flags, AnEmptyTextIsNotTakenForNothing) {
+  for (const char* flag : {"--save", "--load", "--load-hf", "--tokenizer", "--fp32-params",
+                           "--tokenizer-name-or-path", "--log-dir", "--split"}) {
+    EXPECT_THAT(refusal({flag, ""}), HasSubstr(std::string(flag) + ": got '', expected")) << flag;
+    EXPECT_THAT(refusal({std::string(flag) + "="}), HasSubstr("got ''")) << flag;
+  }
+  EXPECT_THAT(refusal({"--data", "a", ""}), HasSubstr("--data: got ''"));
 }
 
 TEST(Flags, RefusesWhatIsNotImplemented) {
@@ -127,10 +143,15 @@ TEST(Flags, TheConfigFileIsAsStrictAsTheCommandLine) {
         {R"({"bf16": 1})", "expected true or false"},
         {R"({"lr": [1]})", "expected one value"},
         {R"({"data": "a"})", "expected a list"},
+        {R"({"save": 5})", "save in "},
+        {R"({"tokenizer": true})", "got true, expected a string"},
+        {R"({"save": ""})", "got '', expected DIR"},
+        {R"({"lr": )", "not valid JSON"},
         {R"([1])", "no JSON object"}}) {
     const ConfigFile config(text);
     EXPECT_THAT(refusal({"--config", config.path()}), HasSubstr(message));
   }
+  EXPECT_THAT(refusal({"--config", "/nowhere.json"}), HasSubstr("/nowhere.json"));
 }
 
 TEST(Flags, SettingsAreAConfigFileThatGivesTheSameSettings) {

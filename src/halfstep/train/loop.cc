@@ -107,28 +107,38 @@ bool every(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
-void run_evaluation(Trainer& t, RunLog& log) {
+// False, and said, if the loss is not finite.
+bool run_evaluation(Trainer& t, RunLog& log) {
   optim::MemoryCounter::instance().begin_phase(optim::Phase::kForward);
   const Evaluation result = evaluate(*t.model, *t.validation, t.options.micro_batch_size,
                                      t.options.eval_iters * t.options.global_batch_size, t.ranks);
+  const bool finite = std::isfinite(result.loss());
   std::string text = fmt::format("eval at step {} | loss {:.4f} | perplexity {:.4g}",
                                  t.progress.iteration, result.loss(), std::exp(result.loss()));
   if (t.tokens.token_is_byte) {
     text += fmt::format(" | {:.4f} bits per byte", result.loss() / std::log(2.0));
   }
-  log.line(text);
+  log.line(finite ? text
+                  : fmt::format("warning: eval at step {} | the loss is not finite",
+                                t.progress.iteration));
   log.event({{"event", "eval"},
              {"step", t.progress.iteration},
              {"loss", result.loss()},
              {"tokens", result.tokens},
              {"sequences", result.sequences}});
+  return finite;
 }
 
-// Up to --train-iters, a stop, or too many skipped steps in a row: then the parameter whose
-// gradient was the last one not finite, else empty. Saves at intervals; the last save is the
-// caller's.
-std::string train_steps(Trainer& t, RunLog& log, const StopRequest& request, Saver& saver,
-                        StopVotes& stopped) {
+struct Ending {
+  // After too many skipped steps in a row: whose gradient was the last one not finite.
+  std::string bad_parameter;
+  StopVotes stopped;
+  bool finite = true;  // the loss of the last evaluation, and of the last step
+};
+
+// Up to --train-iters, a stop, or too many skipped steps in a row. Saves at intervals; the last
+// save is the caller's.
+Ending train_steps(Trainer& t, RunLog& log, const StopRequest& request, Saver& saver) {
   const Options& options = t.options;
   const auto started = Clock::now();
   const auto out_of_time = [&] {
@@ -139,6 +149,7 @@ std::string train_steps(Trainer& t, RunLog& log, const StopRequest& request, Sav
     log.line(fmt::format("nothing to do: --train-iters {} are done", options.train_iters));
   }
   Interval interval(run_facts(t));
+  Ending ending;
   while (t.progress.iteration < options.train_iters) {
     const int64_t next = t.progress.iteration + 1;
     const bool last = next == options.train_iters;
@@ -154,23 +165,29 @@ std::string train_steps(Trainer& t, RunLog& log, const StopRequest& request, Sav
     log.progress(next, options.train_iters, "");
 
     if (record.skipped && t.progress.consecutive_skipped_steps >= options.max_skipped_steps) {
-      return record.bad_parameter;
+      ending.bad_parameter = record.bad_parameter;
+      return ending;
     }
-    stopped = record.stop;
-    if (!last && (stopped.signal || stopped.out_of_time)) break;
+    ending.stopped = record.stop;
+    if (!last && (ending.stopped.signal || ending.stopped.out_of_time)) break;
     interval.pause();
-    if (t.validation && (every(options.eval_interval, next) || last)) run_evaluation(t, log);
+    ending.finite = std::isfinite(record.loss_sum);
+    if (t.validation && (every(options.eval_interval, next) || last)) {
+      ending.finite = run_evaluation(t, log) && ending.finite;
+    }
     if (every(options.save_interval, next) && !last && !saver.try_save()) {
       log.line("  the run goes on and tries again at the next --save-interval");
     }
     if (every(options.check_replicas, next)) {
       t.gather->wait_for_all();
-      dist::check_replicas(*t.arenas, t.ranks);
+      log.event({{"event", "replicas"},
+                 {"step", next},
+                 {"checksum", fmt::format("{:016x}", dist::check_replicas(*t.arenas, t.ranks))}});
     }
     interval.resume();
   }
   t.gather->wait_for_all();
-  return {};
+  return ending;
 }
 
 }  // namespace
@@ -211,11 +228,10 @@ StepRecord train_step(Trainer& t, StopVotes votes, bool health) {
 
 void run_loop(Trainer& t, RunLog& log) {
   StopRequest request;
-  StopVotes stopped;
   Saver saver(t, log);
-  std::string bad_parameter;
+  Ending ending;
   try {
-    bad_parameter = train_steps(t, log, request, saver, stopped);
+    ending = train_steps(t, log, request, saver);
   } catch (...) {
     // A batch that cannot be read, memory that ends, an evaluation that fails: what has been
     // trained up to then is whole, unless it was the update itself. Several ranks save together or
@@ -223,7 +239,7 @@ void run_loop(Trainer& t, RunLog& log) {
     if (!t.updating && t.ranks.size() == 1) saver.try_save();
     throw;
   }
-  const bool diverged = !bad_parameter.empty();
+  const bool diverged = !ending.bad_parameter.empty();
   const bool finished = !diverged && t.progress.iteration >= t.options.train_iters;
   if (diverged) {
     saver.try_save();
@@ -231,8 +247,13 @@ void run_loop(Trainer& t, RunLog& log) {
     saver.save();
   }
   report_end(t, log, finished);
-  if (diverged) throw_diverged(t, bad_parameter);
-  if (!finished && stopped.signal) {
+  if (diverged) throw_diverged(t, ending.bad_parameter);
+  // A row of skipped steps that the end cuts off is no better than one that --max-skipped-steps
+  // does.
+  if (finished && (!ending.finite || t.progress.consecutive_skipped_steps > 1)) {
+    throw_not_finite(t);
+  }
+  if (!finished && ending.stopped.signal) {
     throw_interrupted(t, request.signal_name() ? request.signal_name() : "a signal to another rank");
   }
 }

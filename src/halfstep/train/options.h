@@ -4,12 +4,14 @@
 // An empty optional or string means "not given".
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "halfstep/core/dtype.h"
@@ -27,11 +29,16 @@ struct BucketSize {
 };
 enum class MatmulPrecision : uint8_t { kAuto, kBF16, kF32 };
 
-inline constexpr int64_t kMaxThreads = 4096;  // of --num-threads; more is a typing error
+// Of --num-threads: many more threads than CPUs take minutes for a step that takes a second.
+inline int64_t max_threads() {
+  return std::max<int64_t>(256, 8 * int64_t{std::thread::hardware_concurrency()});
+}
 
 struct Options {
   // Model: a Hugging Face folder, or Megatron's dimensions.
   std::string load_hf;
+  // Not a flag: the model of the checkpoint in --load, as a config.json.
+  std::string checkpoint_model;
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
   int64_t ffn_hidden_size = 0;

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <regex>
 #include <vector>
 
+#include "halfstep/checkpoint/folder.h"
 #include "halfstep/core/error.h"
 #include "halfstep/core/thread_pool.h"
 #include "halfstep/io/units.h"
@@ -86,12 +88,14 @@ void report_ranks(const Trainer& t, RunLog& log) {
   for (const auto& bucket : layout.buckets) largest = std::max(largest, layout.wire_bytes(bucket));
   log.detail(fmt::format(
       "ranks     {}, each with its shard of master and state{}; gradients travel in {}, {} buckets "
-      "of up to {}",
+      "of up to {}, {}; weights are gathered {}",
       t.ranks.size(),
       t.options.use_distributed_optimizer ? ""
                                           : " (so without --use-distributed-optimizer too: copies "
                                             "would cost memory and give nothing)",
-      dtype_name(layout.arenas[0].wire), layout.buckets.size(), io::format_bytes(largest)));
+      dtype_name(layout.arenas[0].wire), layout.buckets.size(), io::format_bytes(largest),
+      t.options.overlap_grad_reduce ? "each as soon as backward has completed it" : "after backward",
+      t.options.overlap_param_gather ? "while the next forward runs" : "after the step"));
 }
 
 void report_rounding(const Trainer& t, RunLog& log) {
@@ -105,9 +109,12 @@ void report_rounding(const Trainer& t, RunLog& log) {
   state("exp_avg_sq", common.format.exp_avg_sq, common.exp_avg_sq);
   const int64_t k = t.options.num_micro_batches();
   const auto& accumulation = t.gradients->rounding(0);
-  log.detail(fmt::format("  {:<15}{} micro-batches in {}, {} ({})", "gradients", k,
-                         dtype_name(common.format.grad), rounding_name(accumulation.rounding),
-                         accumulation.reason));
+  std::string added = fmt::format("of {} micro-batch{} added up in {}", k, k == 1 ? "" : "es",
+                                  dtype_name(common.format.grad));
+  if (common.format.grad != Dtype::kF32) {
+    added += fmt::format(", {} ({})", rounding_name(accumulation.rounding), accumulation.reason);
+  }
+  log.detail(fmt::format("  {:<15}{}", "gradients", added));
   if (common.format.exp_avg_sq == Dtype::kBF16 && t.options.adam_beta2 >= 0.99) {
     log.detail(
         "  from beta2 = .99 up, --exp-avg-sq-dtype ue6m10 is more exact in the same 2 bytes");
@@ -162,6 +169,7 @@ void report_start(const Trainer& t, RunLog& log) {
   report_memory(t, log);
   report_rounding(t, log);
   log.detail(fmt::format("fusion    {}", fusion_text(t)));
+  if (t.options.save.empty()) log.detail("save      nothing: there is no --save");
   for (const optim::DecayGroup& group : t.optimizer->decay_groups()) {
     log.detail(fmt::format("{:<9} {:g}, {} parameters, {} elements: {}", group.name,
                            group.weight_decay, group.parameters.size(), group.num_elements,
@@ -222,7 +230,9 @@ void report_end(const Trainer& t, RunLog& log, bool finished) {
     log.detail(
         fmt::format("  {} steps were skipped (non-finite gradients)", t.progress.skipped_steps));
   }
-  if (!t.options.save.empty()) log.detail("checkpoint  " + t.options.save + "/latest");
+  // Not there if nothing was left to do in a run that was loaded from elsewhere.
+  const std::string saved = t.options.save + "/" + checkpoint::step_name(t.progress.iteration);
+  if (!t.options.save.empty() && std::filesystem::exists(saved)) log.detail("checkpoint  " + saved);
   log.event({{"event", "end"},
              {"step", t.progress.iteration},
              {"finished", finished},
@@ -254,6 +264,15 @@ void throw_diverged(const Trainer& t, const std::string& bad_parameter) {
                   t.progress.consecutive_skipped_steps, t.progress.iteration, bad_parameter),
       "lower --lr, lengthen the warm-up, or look at the data; --max-skipped-steps sets the "
       "limit");
+}
+
+void throw_not_finite(const Trainer& t) {
+  throw Error(
+      ExitCode::kDiverged,
+      fmt::format(
+          "the last step, {}, is done, but the loss or the gradients there are not finite{}",
+          t.progress.iteration, t.options.save.empty() ? "" : "; saved all the same"),
+      "lower --lr, lengthen the warm-up, or look at the data");
 }
 
 }  // namespace halfstep::train

@@ -28,5 +28,7 @@ void report_failed_save(const Trainer& trainer, const std::exception& error, Run
 // Throw kInterrupted and kDiverged: the message says where the run stands.
 [[noreturn]] void throw_interrupted(const Trainer& trainer, const char* signal);
 [[noreturn]] void throw_diverged(const Trainer& trainer, const std::string& bad_parameter);
+// kDiverged of a run that came to its end.
+[[noreturn]] void throw_not_finite(const Trainer& trainer);
 
 }  // namespace halfstep::train

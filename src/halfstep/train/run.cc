@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <optional>
+
+#include "halfstep/io/folder_lock.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/loop.h"
 #include "halfstep/train/report.h"
@@ -15,6 +18,9 @@ void run_training(const Options& options, comm::Communicator& ranks, std::FILE* 
     if (leads) fmt::print(terminal, "{}\n", effective_configuration(options).dump(2));
     return;
   }
+  // For the whole run: two that save in one folder would remove each other's checkpoints.
+  std::optional<io::FolderLock> lock;
+  if (leads && !options.save.empty()) lock.emplace(options.save);
   RunLog log = leads ? RunLog(terminal, options.log_dir.empty() ? options.save : options.log_dir,
                               options.quiet)
                      : RunLog();

@@ -1,6 +1,7 @@
 #include "halfstep/train/run_log.h"
 
 #include <fmt/core.h>
+#include <stdio_ext.h>
 #include <unistd.h>
 
 #include "halfstep/core/error.h"
@@ -52,11 +53,14 @@ void RunLog::clear_bar() {
   bar_shown_ = false;
 }
 
-// Not fmt::print: that throws when the terminal is a file on a full disk.
+// Not fmt::print: that throws when the terminal is a file on a full disk. What could not be written
+// is dropped, so that nobody takes it for a failure later.
 void RunLog::show(const std::string& text) {
   if (terminal_ == nullptr) return;
   std::fwrite(text.data(), 1, text.size(), terminal_);
-  std::fflush(terminal_);
+  if (std::fflush(terminal_) == 0) return;
+  __fpurge(terminal_);
+  std::clearerr(terminal_);
 }
 
 }  // namespace halfstep::train

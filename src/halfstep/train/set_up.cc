@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <regex>
+#include <string_view>
 
 #include "halfstep/core/error.h"
 #include "halfstep/dist/replica_check.h"
@@ -16,21 +17,14 @@
 namespace halfstep::train {
 namespace {
 
-// A resumed run continues with what the checkpoint's run used where the command line leaves it
-// open.
-void take_over(Options& options, const checkpoint::CheckpointReader& reader, RunLog& log) {
+// The seed is a part of the place in the data, which --no-load-rng gives up. All other settings
+// have been taken over before (resume.h).
+void take_over_seed(Options& options, const checkpoint::CheckpointReader& reader, RunLog& log) {
   const checkpoint::TrainState& state = reader.state();
   if (!options.no_load_rng && static_cast<uint64_t>(options.seed) != state.seed) {
     log.line(fmt::format("  seed {} of the checkpoint, not {} (--no-load-rng takes the latter)",
                          state.seed, options.seed));
     options.seed = static_cast<int64_t>(state.seed);
-  }
-  const io::JsonObject settings = state_object(reader, state.hyperparameters, "hyperparameters");
-  if (options.matmul_precision == MatmulPrecision::kAuto && settings.has("matmul-precision")) {
-    const std::string precision = settings.string("matmul-precision");
-    if (precision != "bf16" && precision != "fp32")
-      settings.fail("matmul-precision", "bf16 or fp32");
-    options.matmul_precision = precision == "bf16" ? MatmulPrecision::kBF16 : MatmulPrecision::kF32;
   }
 }
 
@@ -45,6 +39,12 @@ void make_samplers(Trainer& t) {
   t.training = make_sampler(t.tokens, packing, t.seed, o.split, Split::kTraining);
   if (o.eval_iters > 0) {
     t.validation = make_sampler(t.tokens, packing, t.seed, o.split, Split::kValidation);
+  }
+  if (!t.validation && o.is_given("eval-interval")) {
+    throw UsageError(fmt::format("--eval-interval has no effect: --split {} leaves no validation "
+                                 "data",
+                                 o.split),
+                     "drop it, or give a share or more data to validation");
   }
 }
 
@@ -88,18 +88,23 @@ void agree_on_compute(ComputeChoice& choice, comm::Communicator& ranks) {
 }  // namespace
 
 arch::ModelConfig make_config(const Options& options, const TokenSources& tokens) {
-  if (options.load_hf.empty()) return model_config_from(options, tokens.vocab_size);
-  arch::ModelConfig config = arch::load_hf_config(options.load_hf + "/config.json");
-  check_dimensions(options, config);
+  const bool resumed = !options.checkpoint_model.empty();
+  if (!resumed && options.load_hf.empty()) return model_config_from(options, tokens.vocab_size);
+  const std::string_view source = resumed ? "load" : "load-hf";
+  arch::ModelConfig config = resumed ? arch::parse_hf_config(options.checkpoint_model, options.load)
+                                     : arch::load_hf_config(options.load_hf + "/config.json");
+  check_dimensions(options, config, source);
   if (tokens.vocab_size > config.vocab_size) {
-    throw UsageError(fmt::format("the tokenizer has {} tokens, the model of --load-hf {}",
-                                 tokens.vocab_size, config.vocab_size),
-                     "give the tokenizer of that model: --tokenizer " + options.load_hf);
+    throw UsageError(fmt::format("the tokenizer has {} tokens, the model of --{} {}",
+                                 tokens.vocab_size, source, config.vocab_size),
+                     "give the tokenizer of that model: --tokenizer DIR");
   }
   if (options.seq_length > config.max_position_embeddings) {
-    throw UsageError(fmt::format("--seq-length {} is longer than the {} positions of --load-hf",
-                                 options.seq_length, config.max_position_embeddings),
-                     "lower --seq-length, or raise max_position_embeddings in its config.json");
+    throw UsageError(fmt::format("--seq-length {} is longer than the {} positions of --{}",
+                                 options.seq_length, config.max_position_embeddings, source),
+                     resumed ? "lower --seq-length; the positions are those that the run began with"
+                             : "lower --seq-length, or raise max_position_embeddings in its "
+                               "config.json");
   }
   return config;
 }
@@ -138,7 +143,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& rank
   t.options = options;
 
   const auto checkpoint = open_checkpoint(options, log);
-  if (checkpoint) take_over(t.options, *checkpoint, log);
+  if (checkpoint) take_over_seed(t.options, *checkpoint, log);
   t.seed = static_cast<uint64_t>(t.options.seed);
   t.tokens = load_tokens(options.data, options.data_path, options.tokenizer);
   t.config = make_config(options, t.tokens);

@@ -26,7 +26,7 @@ std::vector<std::string> expand_lists(const std::vector<std::string>& data) {
     std::istringstream list(io::read_text_file(entry.substr(1)));
     for (std::string line; std::getline(list, line);) {
       if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) files.push_back(line);
+      if (line.find_first_not_of(" \t") != line.npos) files.push_back(line);
     }
   }
   if (files.empty()) throw InputError("--data names no file", "the lists are empty");
