@@ -88,7 +88,7 @@ int run(CLI::App& app, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   halfstep::apps::prepare_process();
-  if (computes(argc, argv)) halfstep::apps::let_threads_sleep(argv);
+  if (computes(argc, argv)) halfstep::apps::shorten_waits(argv);
   CLI::App app{"Train LLMs in BF16 with 16-bit optimizer state and gradients, computed in FP32."};
   app.name("halfstep");
   app.set_version_flag("--version", HALFSTEP_VERSION);

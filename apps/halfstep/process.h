@@ -11,11 +11,12 @@ namespace halfstep::apps {
 // them, and lets a write beyond the limit of a file's size fail instead of ending the process.
 void prepare_process();
 
-// Starts the program anew, as it was called, with OpenMP told not to spin while its threads wait,
-// unless the user has said how they should. On a machine that others use too, a spinning thread
-// keeps the one it waits for from running (docs/architecture.md has figures). OpenMP reads its
-// variables when it is loaded, before main. Returns if there is nothing to do, or no way to do it.
-void let_threads_sleep(char** argv);
+// Starts the program anew, as it was called, with OpenMP told to let waiting threads sleep soon,
+// unless the user has said how they should wait. Its own default spins for milliseconds: on a
+// machine that others use too, that keeps the thread that is waited for from running
+// (docs/architecture.md has figures). OpenMP reads its variables when it is loaded, before main.
+// Returns if there is nothing to do, or no way to do it.
+void shorten_waits(char** argv);
 
 // Onto standard error, where it can be written. Never throws.
 void print_error(std::string_view text);

@@ -449,7 +449,8 @@ TEST_F(Checkpoints, ConvertsStateOnlyWhenToldTo) {
   EXPECT_THAT(converted.terminal, HasSubstr("converted: "));
 
   run(args({"--bf16", "--master", "none", "--save", own_ / "none", "--train-iters", "4"}));
-  const Args master = args({"--bf16", "--load", own_ / "none", "--convert-state"});
+  const Args master =
+      args({"--bf16", "--master", "fp32", "--load", own_ / "none", "--convert-state"});
   EXPECT_EQ(run(master).failed, ExitCode::kBadInput);
   EXPECT_FALSE(run(master + Args{"--allow-lossy-master"}).failed);
 }

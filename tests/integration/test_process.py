@@ -93,9 +93,10 @@ def test_an_error_that_cannot_be_said_keeps_its_exit_code(stderr):
     assert done.returncode == 2
 
 
-def test_no_file_of_a_run_becomes_a_closed_standard_stream(text, tmp_path):
+@pytest.mark.parametrize("closed", [[0, 1, 2], [1], [2]])
+def test_no_file_of_a_run_becomes_a_closed_standard_stream(text, tmp_path, closed):
     done = subprocess.run([HALFSTEP, "train", *TINY, "--train-iters", "3", "--log-interval", "1", "--data", str(text),
-                           "--save", str(tmp_path)], preexec_fn=lambda: [os.close(fd) for fd in (0, 1, 2)])
+                           "--save", str(tmp_path)], preexec_fn=lambda: [os.close(fd) for fd in closed])
     assert done.returncode == 0
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["start", "memory", *["step"] * 3, "save", "end"]
@@ -123,15 +124,16 @@ def test_output_that_cannot_be_written_is_an_error(trained, text, args):
 # Signals.
 
 
-@pytest.mark.parametrize("asked, policy", [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
-def test_waiting_threads_sleep_unless_told_to_spin(text, asked, policy):
+@pytest.mark.parametrize("asked, spins", [({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"),
+                                          ({"GOMP_SPINCOUNT": "77"}, "77")])
+def test_waiting_threads_sleep_soon_unless_told_to_spin(text, asked, spins):
     environment = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     done = subprocess.run([HALFSTEP, "train", *TINY, "--train-iters", "1", "--data", str(text)], capture_output=True,
-                          text=True, env=environment | asked | {"OMP_DISPLAY_ENV": "true"})
+                          text=True, env=environment | asked | {"OMP_DISPLAY_ENV": "verbose"})
     assert done.returncode == 0, done.stderr
     # OpenMP says it each time it is loaded.
-    said = [line for line in done.stderr.splitlines() if "OMP_WAIT_POLICY" in line]
-    assert f"'{policy}'" in said[-1]
+    said = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+    assert f"'{spins}'" in said[-1]
 
 
 def test_a_signal_before_the_first_step_ends_the_run_at_once(text, tmp_path):
