@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <csignal>
 #include <utility>
 
 #include "halfstep/comm/single_rank.h"
@@ -26,6 +27,9 @@ Group::Group(const Launch& launch, GroupOptions options) {
     communicator_ = std::make_unique<comm::SingleRank>();
     return;
   }
+  // Writing to a rank that is gone is an error of the call; the signal would end this process first,
+  // without a word.
+  std::signal(SIGPIPE, SIG_IGN);
   store_ = connect_store({.host = launch.address,
                           .port = launch.port,
                           .serve = launch.rank == 0 && !launch.launcher_serves_store},
