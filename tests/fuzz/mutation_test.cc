@@ -9,6 +9,7 @@
 #include "halfstep/checkpoint/manifest.h"
 #include "halfstep/checkpoint/test_checkpoint.h"
 #include "halfstep/core/error.h"
+#include "halfstep/io/checksum.h"
 #include "halfstep/io/safetensors.h"
 
 namespace halfstep {
@@ -122,7 +123,7 @@ TEST(Mutation, ManifestsAreReadOrRefused) {
       char hex[17];
       std::snprintf(
           hex, sizeof hex, "%016llx",
-          static_cast<unsigned long long>(checkpoint::checksum(body.data(), body.size())));
+          static_cast<unsigned long long>(io::checksum(body.data(), body.size())));
       document["checksum"] = hex;
       text = document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     }

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "halfstep/core/error.h"
+#include "halfstep/io/checksum.h"
 
 namespace halfstep::checkpoint {
 namespace {
@@ -26,7 +27,7 @@ const io::FileDescriptor& ChunkReader::shard(int64_t index) {
   io::FileDescriptor file(directory_ / stored.file, O_RDONLY);
   std::vector<std::byte> header(static_cast<size_t>(stored.header_bytes));
   file.read_at(0, header);
-  if (checksum(header.data(), header.size()) != stored.header_checksum) {
+  if (io::checksum(header.data(), header.size()) != stored.header_checksum) {
     throw InputError(
         fmt::format("{}: the header does not match its checksum", file.path().string()),
         kDamagedHint);
@@ -41,7 +42,7 @@ std::span<const std::byte> ChunkReader::chunk(const StoredSlice& slice, int64_t 
   const int64_t begin = index * kChunkBytes;
   buffer_.resize(static_cast<size_t>(std::min(kChunkBytes, slice.bytes() - begin)));
   file.read_at(slice.offset + begin, buffer_);
-  if (checksum(buffer_.data(), buffer_.size()) != slice.checksums[static_cast<size_t>(index)]) {
+  if (io::checksum(buffer_.data(), buffer_.size()) != slice.checksums[static_cast<size_t>(index)]) {
     throw InputError(
         fmt::format("{}: tensor '{}': bytes {} to {} of {} do not match their checksum",
                     file.path().string(), format_slice_name(slice), begin,

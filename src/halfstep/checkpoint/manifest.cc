@@ -1,13 +1,13 @@
 #include "halfstep/checkpoint/manifest.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <charconv>
 #include <map>
 #include <utility>
 
 #include "halfstep/checkpoint/train_state_json.h"
+#include "halfstep/io/checksum.h"
 #include "halfstep/io/json.h"
 
 namespace halfstep::checkpoint {
@@ -33,7 +33,7 @@ uint64_t from_hex(const std::string& text, const JsonObject& object, std::string
 uint64_t document_checksum(nlohmann::json document) {
   document.erase("checksum");
   const std::string text = document.dump();
-  return checksum(text.data(), text.size());
+  return io::checksum(text.data(), text.size());
 }
 
 ordered_json shard_json(const StoredShard& shard) {
@@ -165,8 +165,6 @@ void check_version(const JsonObject& document, const std::string& file) {
 }
 
 }  // namespace
-
-uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 std::string format_manifest(const Manifest& manifest) {
   ordered_json document{{"format_version", kFormatVersion}};

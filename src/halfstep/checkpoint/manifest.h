@@ -51,7 +51,4 @@ std::string format_manifest(const Manifest& manifest);
 // for a newer format.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
-// XXH3, 64 bit, seed 0: the checksum of everything in a checkpoint.
-uint64_t checksum(const void* data, size_t bytes);
-
 }  // namespace halfstep::checkpoint

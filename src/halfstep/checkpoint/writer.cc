@@ -11,6 +11,7 @@
 #include "halfstep/checkpoint/stored_dtype.h"
 #include "halfstep/comm/together.h"
 #include "halfstep/core/error.h"
+#include "halfstep/io/checksum.h"
 #include "halfstep/io/file.h"
 #include "halfstep/io/safetensors.h"
 
@@ -48,7 +49,7 @@ std::vector<uint64_t> write_slice(io::SafetensorsWriter& writer, const TensorSli
   std::span rest(static_cast<const std::byte*>(slice.data), static_cast<size_t>(slice.bytes()));
   while (!rest.empty()) {
     const auto chunk = rest.first(std::min(rest.size(), static_cast<size_t>(kChunkBytes)));
-    checksums.push_back(checksum(chunk.data(), chunk.size()));
+    checksums.push_back(io::checksum(chunk.data(), chunk.size()));
     writer.write(chunk);
     rest = rest.subspan(chunk.size());
   }
@@ -71,7 +72,7 @@ void write_shard(const fs::path& path, std::span<const TensorSlice> slices, Mani
   StoredShard shard{.file = path.filename().string(),
                     .bytes = header.data_start,
                     .header_bytes = header.data_start,
-                    .header_checksum = checksum(header_text.data(), header_text.size())};
+                    .header_checksum = io::checksum(header_text.data(), header_text.size())};
   io::SafetensorsWriter writer(path, specs, metadata);
   for (size_t i = 0; i < order.size(); ++i) {
     const TensorSlice& slice = *order[i];

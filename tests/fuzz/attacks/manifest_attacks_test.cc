@@ -6,6 +6,7 @@
 #include "halfstep/checkpoint/manifest.h"
 #include "halfstep/checkpoint/test_checkpoint.h"
 #include "halfstep/core/error.h"
+#include "halfstep/io/checksum.h"
 
 namespace halfstep::checkpoint {
 namespace {
@@ -34,7 +35,7 @@ std::string sealed(json document) {
   const std::string text = document.dump();
   char hex[17];
   std::snprintf(hex, sizeof hex, "%016llx",
-                static_cast<unsigned long long>(checksum(text.data(), text.size())));
+                static_cast<unsigned long long>(io::checksum(text.data(), text.size())));
   document["checksum"] = hex;
   return document.dump();
 }
