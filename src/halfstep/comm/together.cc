@@ -40,7 +40,7 @@ void together(Communicator& ranks, const std::function<void()>& body) {
   } catch (...) {
     error = std::current_exception();
   }
-  const std::vector<double> failed = gather(ranks, error ? 1 : 0);
+  const std::vector<double> failed = gather(ranks, std::array{error ? 1.0 : 0.0});
   const auto first = std::ranges::find(failed, 1.0);
   if (first == failed.end()) return;
   const int culprit = static_cast<int>(first - failed.begin());
@@ -53,7 +53,7 @@ void together(Communicator& ranks, const std::function<void()>& body) {
 }
 
 std::vector<std::string> gather_texts(Communicator& ranks, std::string_view text) {
-  const std::vector<double> sizes = gather(ranks, static_cast<double>(text.size()));
+  const std::vector<double> sizes = gather(ranks, std::array{static_cast<double>(text.size())});
   if (ranks.rank() != 0) {
     if (!text.empty()) ranks.send(std::as_bytes(std::span(text)), 0).wait();
     return {};
@@ -67,11 +67,12 @@ std::vector<std::string> gather_texts(Communicator& ranks, std::string_view text
   return texts;
 }
 
-std::vector<double> gather(Communicator& ranks, double value) {
-  std::vector<double> values(ranks.size(), 0.0);
-  values[ranks.rank()] = value;
-  ranks.all_reduce_sum(values);
-  return values;
+std::vector<double> gather(Communicator& ranks, std::span<const double> own) {
+  // Each rank's numbers stand in a place of their own, where the others add 0.
+  std::vector<double> all(own.size() * ranks.size(), 0.0);
+  std::ranges::copy(own, all.begin() + std::ssize(own) * ranks.rank());
+  ranks.all_reduce_sum(all);
+  return all;
 }
 
 }  // namespace halfstep::comm

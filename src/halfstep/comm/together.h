@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,8 @@ void together(Communicator& ranks, const std::function<void()>& body);
 // Every rank's text, by rank, on rank 0; nothing on the others.
 std::vector<std::string> gather_texts(Communicator& ranks, std::string_view text);
 
-// `value` of every rank, by rank.
-std::vector<double> gather(Communicator& ranks, double value);
+// The numbers of every rank, one rank's after the other's: as many from each, in one exchange that
+// counts as control traffic.
+std::vector<double> gather(Communicator& ranks, std::span<const double> own);
 
 }  // namespace halfstep::comm

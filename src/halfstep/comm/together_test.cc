@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 
 #include "halfstep/comm/single_rank.h"
@@ -58,12 +59,19 @@ TEST(Together, TextsOfAllRanksReachRank0) {
   });
 }
 
+TEST(Together, NumbersOfAllRanksReachEveryRankInTheirOrder) {
+  run_ranks(3, [](Communicator& ranks) {
+    const double r = ranks.rank();
+    EXPECT_EQ(gather(ranks, std::array{r, 10 + r}), (std::vector<double>{0, 10, 1, 11, 2, 12}));
+  });
+}
+
 TEST(Together, ASingleRankNeedsNobody) {
   SingleRank alone;
   together(alone, [] {});
   EXPECT_THROW(together(alone, [] { throw InputError("x"); }), InputError);
   EXPECT_EQ(gather_texts(alone, "text"), std::vector<std::string>{"text"});
-  EXPECT_EQ(gather(alone, 3), std::vector<double>{3});
+  EXPECT_EQ(gather(alone, std::array{3.0, 4.0}), (std::vector<double>{3, 4}));
   std::byte from[3]{std::byte{1}, std::byte{2}, std::byte{3}}, to[3]{};
   alone.all_to_all(from, to).wait();
   EXPECT_EQ(to[2], std::byte{3});

@@ -3,7 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
+#include <iterator>
+#include <vector>
 
 #include "halfstep/comm/together.h"
 #include "halfstep/io/units.h"
@@ -55,17 +56,23 @@ double Interval::eta_seconds() const {
 }
 
 RankSpread Interval::spread(comm::Communicator& ranks, int64_t peak_bytes) const {
-  const auto ms = comm::gather(ranks, 1000 * seconds() / static_cast<double>(steps_));
-  const auto peaks = comm::gather(ranks, static_cast<double>(peak_bytes));
-  const auto saturated = comm::gather(ranks, static_cast<double>(saturated_));
-  const auto [fastest, slowest] = std::ranges::minmax(ms);
-  const auto [smallest, largest] = std::ranges::minmax(peaks);
-  return {.ranks = ranks.size(),
-          .min_step_ms = fastest,
-          .max_step_ms = slowest,
-          .min_peak_bytes = static_cast<int64_t>(smallest),
-          .max_peak_bytes = static_cast<int64_t>(largest),
-          .saturated = static_cast<int64_t>(std::accumulate(saturated.begin(), saturated.end(), 0.0))};
+  const double own[] = {1000 * seconds() / static_cast<double>(steps_),
+                        static_cast<double>(peak_bytes), static_cast<double>(saturated_)};
+  const std::vector<double> all = comm::gather(ranks, own);
+  RankSpread spread{.ranks = ranks.size(),
+                    .min_step_ms = all[0],
+                    .max_step_ms = all[0],
+                    .min_peak_bytes = static_cast<int64_t>(all[1]),
+                    .max_peak_bytes = static_cast<int64_t>(all[1])};
+  for (size_t i = 0; i < all.size(); i += std::size(own)) {
+    const auto peak = static_cast<int64_t>(all[i + 1]);
+    spread.min_step_ms = std::min(spread.min_step_ms, all[i]);
+    spread.max_step_ms = std::max(spread.max_step_ms, all[i]);
+    spread.min_peak_bytes = std::min(spread.min_peak_bytes, peak);
+    spread.max_peak_bytes = std::max(spread.max_peak_bytes, peak);
+    spread.saturated += static_cast<int64_t>(all[i + 2]);
+  }
+  return spread;
 }
 
 std::string Interval::line(const RankSpread& spread) const {
