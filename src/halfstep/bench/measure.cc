@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "halfstep/core/error.h"
+#include "halfstep/core/stopwatch.h"
 
 namespace halfstep::bench {
 namespace {
@@ -13,8 +14,7 @@ namespace {
 double run_ms(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
   body();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
+  return milliseconds_since(begin);
 }
 
 // A line of /proc/self/status such as "VmHWM:   1234 kB", in bytes.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "halfstep/core/error.h"
+#include "halfstep/core/stopwatch.h"
 #include "halfstep/kernels/vector_ops.h"
 #include "halfstep/optim/memory_counter.h"
 
@@ -16,19 +17,6 @@ namespace halfstep::dist {
 namespace {
 
 using layout::MemoryClass;
-
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total_ms) : total_ms_(total_ms) {}
-  ~Stopwatch() {
-    total_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_)
-                     .count();
-  }
-
- private:
-  double& total_ms_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor, int64_t bytes) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(bytes)};
@@ -42,10 +30,7 @@ GradientReducer::GradientReducer(optim::Arenas& arenas, optim::GradientBuffer& g
   const layout::Layout& layout = arenas.layout();
   check(layout.num_ranks() == ranks.size(), "reducer: arenas of another number of ranks");
   check(options.in_flight >= 1, "reducer: no bucket may be in flight");
-  for (const layout::Bucket& bucket : layout.buckets) {
-    parameters_of_bucket_.push_back(bucket.end_placement - bucket.first_placement);
-  }
-  incomplete_ = parameters_of_bucket_;
+  incomplete_.resize(layout.buckets.size());
   contributions_.resize(ranks.size());
 
   const auto& counter = optim::MemoryCounter::instance();
@@ -70,9 +55,10 @@ GradientReducer::GradientReducer(optim::Arenas& arenas, optim::GradientBuffer& g
 GradientReducer::~GradientReducer() { gradients_.set_listener(nullptr); }
 
 void GradientReducer::begin_last_micro_batch() {
+  const std::vector<layout::Bucket>& buckets = arenas_.layout().buckets;
   armed_ = true;
-  next_ = std::ssize(arenas_.layout().buckets) - 1;
-  incomplete_ = parameters_of_bucket_;
+  next_ = std::ssize(buckets) - 1;
+  for (size_t b = 0; b < buckets.size(); ++b) incomplete_[b] = buckets[b].num_parameters();
   wait_ms_ = sum_ms_ = 0;
 }
 
@@ -123,11 +109,10 @@ void GradientReducer::send(int64_t index) {
 void GradientReducer::land() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  {
-    const Stopwatch stopwatch(wait_ms_);
-    flight.work.wait();
-  }
-  const Stopwatch stopwatch(sum_ms_);
+  const auto waiting = std::chrono::steady_clock::now();
+  flight.work.wait();
+  wait_ms_ += milliseconds_since(waiting);
+  const auto summing = std::chrono::steady_clock::now();
   const layout::Layout& layout = arenas_.layout();
   const layout::Bucket& bucket = layout.buckets[flight.bucket];
   const layout::Arena& arena = layout.arenas[bucket.arena];
@@ -140,6 +125,7 @@ void GradientReducer::land() {
   kernels::sum_ranks(reinterpret_cast<float*>(target), contributions_, arena.wire,
                      layout.shard_elements(bucket));
   free_.push_back(flight.buffer);
+  sum_ms_ += milliseconds_since(summing);
 }
 
 void GradientReducer::poison(std::span<std::byte> memory) const {

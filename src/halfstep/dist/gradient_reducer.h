@@ -52,6 +52,7 @@ class GradientReducer final : public optim::GradientListener {
   // then, everything else is untouched.
   void finish();
 
+  bool overlaps() const { return options_.overlap; }
   // Measured bytes of the buffers.
   int64_t scratch_bytes() const { return scratch_bytes_; }
   // Of the last step: how long finish() waited for the wire (the part that was not hidden), and how
@@ -83,7 +84,6 @@ class GradientReducer final : public optim::GradientListener {
   std::vector<at::Tensor> receive_, send_;     // by buffer
   std::vector<int64_t> free_;                  // buffers
   std::vector<const void*> contributions_;     // of a sum, by rank
-  std::vector<int64_t> parameters_of_bucket_;  // their number
   std::vector<int64_t> incomplete_;            // by bucket: parameters still to come
   std::deque<Flight> flights_;
   int64_t next_ = -1;  // the bucket whose turn it is to be sent

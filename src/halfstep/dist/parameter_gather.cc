@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "halfstep/core/error.h"
+#include "halfstep/core/stopwatch.h"
 
 namespace halfstep::dist {
 
@@ -37,8 +38,7 @@ void ParameterGather::wait_for_all() {
 void ParameterGather::wait_for_bucket(int64_t bucket) {
   const auto start = std::chrono::steady_clock::now();
   works_[bucket].wait();  // returns at once if it has been waited for
-  wait_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-                  .count();
+  wait_ms_ += milliseconds_since(start);
 }
 
 }  // namespace halfstep::dist

@@ -25,6 +25,7 @@ class ParameterGather {
   void wait_for(int64_t begin, int64_t end);
   void wait_for_all();
 
+  bool overlaps() const { return overlap_; }
   // Time spent waiting since it was last asked for.
   double take_wait_ms() { return std::exchange(wait_ms_, 0); }
 

@@ -87,6 +87,8 @@ struct Bucket {
   int64_t first_placement = 0, end_placement = 0;
   int64_t offset = 0;        // first element in the arena
   int64_t num_elements = 0;  // a multiple of num_ranks · kAlignment
+
+  int64_t num_parameters() const { return end_placement - first_placement; }
 };
 
 // The part of a parameter that lies in a rank's shard, and where its elements stand.

@@ -8,6 +8,7 @@
 
 #include "halfstep/core/error.h"
 #include "halfstep/core/hash.h"
+#include "halfstep/core/stopwatch.h"
 #include "halfstep/kernels/vector_ops.h"
 
 namespace halfstep::optim {
@@ -27,11 +28,6 @@ void validate(const AdamWOptions& o) {
          "a finite number >= 0");
   expect(o.clip_grad >= 0 && std::isfinite(o.clip_grad), "--clip-grad", o.clip_grad,
          "a finite number >= 0 (0 switches clipping off)");
-}
-
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
 }
 
 void sum_over_ranks(kernels::RoundingHealth& health, comm::Communicator& ranks) {

@@ -101,13 +101,14 @@ void refuse_damaged(const std::string& folder) {
 
 std::optional<CheckpointReader> open_checkpoint(const Options& options, RunLog& log) {
   const bool resumes_itself = resumes_own_folder(options);
-  if (!options.save.empty() && !resumes_itself && checkpoint::is_checkpoint(options.save)) {
-    throw UsageError(
-        fmt::format("--save {} already holds checkpoints", options.save),
-        fmt::format("continue that run with --load {}, or choose another folder", options.save));
-  }
-  if (!options.save.empty() && !checkpoint::is_checkpoint(options.save)) {
-    refuse_damaged(options.save);
+  if (!options.save.empty()) {
+    if (!checkpoint::is_checkpoint(options.save)) {
+      refuse_damaged(options.save);
+    } else if (!resumes_itself) {
+      throw UsageError(
+          fmt::format("--save {} already holds checkpoints", options.save),
+          fmt::format("continue that run with --load {}, or choose another folder", options.save));
+    }
   }
   if (options.load.empty()) return std::nullopt;
   if (resumes_itself && !checkpoint::is_checkpoint(options.load)) {

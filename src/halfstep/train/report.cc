@@ -84,8 +84,7 @@ void report_memory(const Trainer& t, RunLog& log) {
 void report_ranks(const Trainer& t, RunLog& log) {
   if (t.ranks.size() == 1) return;
   const layout::Layout& layout = t.arenas->layout();
-  int64_t largest = 0;
-  for (const auto& bucket : layout.buckets) largest = std::max(largest, layout.wire_bytes(bucket));
+  const int64_t largest = layout.reduce_buffers(kBucketsInFlight).receive_bytes;
   log.detail(fmt::format(
       "ranks     {}, each with its shard of master and state{}; gradients travel in {}, {} buckets "
       "of up to {}, {}; weights are gathered {}",
@@ -94,8 +93,8 @@ void report_ranks(const Trainer& t, RunLog& log) {
                                           : " (so without --use-distributed-optimizer too: copies "
                                             "would cost memory and give nothing)",
       dtype_name(layout.arenas[0].wire), layout.buckets.size(), io::format_bytes(largest),
-      t.options.overlap_grad_reduce ? "each as soon as backward has completed it" : "after backward",
-      t.options.overlap_param_gather ? "while the next forward runs" : "after the step"));
+      t.reducer->overlaps() ? "each as soon as backward has completed it" : "after backward",
+      t.gather->overlaps() ? "while the next forward runs" : "after the step"));
 }
 
 void report_rounding(const Trainer& t, RunLog& log) {
