@@ -28,26 +28,45 @@ def probe_command(mode, **arguments):
     return [PROBE, mode] + [f"{name}={value}" for name, value in arguments.items()]
 
 
-class Ranks:
-    """`size` ranks of comm_probe, of which the first `started` (all) are started.
+class Processes:
+    """Ranks as processes, one per command, that find each other by the variables of a launcher."""
 
-    `prefix(rank)`: a command to run each in, such as `ip netns exec`.
-    """
+    def __init__(self, commands, *, world_size=None, address="127.0.0.1", variables={}):
+        port = str(free_port())
+        self.processes = [
+            subprocess.Popen(command, env=clean_environment() | {
+                "RANK": str(rank), "WORLD_SIZE": str(world_size or len(commands)), "MASTER_ADDR": address,
+                "MASTER_PORT": port} | variables,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for rank, command in enumerate(commands)]
+
+    def end_of(self, rank, limit_s):
+        """Waits for a rank and returns (exit code, stdout, stderr)."""
+        process = self.processes[rank]
+        out, err = process.communicate(timeout=limit_s)
+        return process.returncode, out, err
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+class Ranks(Processes):
+    """`size` ranks of comm_probe. `prefix(rank)`: a command to run each in, such as `ip netns exec`."""
 
     def __init__(self, size, mode, *, address="127.0.0.1", variables={}, prefix=lambda rank: [],
                  started=None, folder=None, **arguments):
         self.folder = pathlib.Path(folder) if folder else None
         if folder:
             arguments["folder"] = folder
-        port = free_port()
-        self.processes = []
-        for rank in range(size if started is None else started):
-            environment = clean_environment() | {
-                "RANK": str(rank), "WORLD_SIZE": str(size),
-                "MASTER_ADDR": address, "MASTER_PORT": str(port)} | variables
-            self.processes.append(subprocess.Popen(
-                prefix(rank) + probe_command(mode, **arguments), env=environment,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        super().__init__([prefix(rank) + probe_command(mode, **arguments)
+                          for rank in range(size if started is None else started)],
+                         world_size=size, address=address, variables=variables)
 
     def wait_until_running(self, limit_s=60):
         """Returns when every rank has communicated; gives the process ids of the probes."""
@@ -63,21 +82,8 @@ class Ranks:
     def ends(self, limit_s, ranks=None):
         """Waits for `ranks` (all) and returns {rank: (exit code, stdout, stderr)}."""
         deadline = time.monotonic() + limit_s
-        result = {}
-        for rank in range(len(self.processes)) if ranks is None else ranks:
-            left = max(deadline - time.monotonic(), 0.01)
-            out, err = self.processes[rank].communicate(timeout=left)
-            result[rank] = (self.processes[rank].returncode, out, err)
-        return result
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+        return {rank: self.end_of(rank, max(deadline - time.monotonic(), 0.01))
+                for rank in (range(len(self.processes)) if ranks is None else ranks)}
 
 
 def first_line(text):

@@ -1,7 +1,6 @@
 """Whole training runs on several processes, through the program and its files."""
 
 import json
-import math
 import os
 import random
 import signal
@@ -11,7 +10,7 @@ import time
 
 import pytest
 from checkpoint import read_checkpoint
-from processes import clean_environment, first_line, free_port
+from processes import Processes, clean_environment, first_line, free_port
 
 HALFSTEP = os.environ["HALFSTEP_BINARY"]
 LIMIT_S = 120
@@ -31,50 +30,32 @@ def text(tmp_path_factory):
     return path
 
 
-def environment(**variables):
-    return clean_environment() | {"OMP_NUM_THREADS": "1"} | variables
-
-
 def torchrun(size, *flags):
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc_per_node", str(size),
          "--master_port", str(free_port()), HALFSTEP, "train", *map(str, flags)],
-        env=environment(), capture_output=True, text=True, timeout=2 * LIMIT_S)
+        env=clean_environment() | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=2 * LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-class Ranks:
+class Ranks(Processes):
     """Ranks of `halfstep train` without a launcher. `of_rank(r)`: flags of one of them; `prefix(r)`: a command to
     run it in."""
 
     def __init__(self, size, *flags, of_rank=lambda rank: [], world_size=None, address="127.0.0.1",
                  prefix=lambda rank: []):
-        port = str(free_port())
-        self.processes = [
-            subprocess.Popen([*prefix(rank), HALFSTEP, "train", *map(str, flags), *map(str, of_rank(rank))],
-                             env=environment(RANK=str(rank), WORLD_SIZE=str(world_size or size), MASTER_ADDR=address,
-                                             MASTER_PORT=port),
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for rank in range(size)]
+        super().__init__([[*prefix(rank), HALFSTEP, "train", *map(str, flags), *map(str, of_rank(rank))]
+                          for rank in range(size)],
+                         world_size=world_size, address=address, variables={"OMP_NUM_THREADS": "1"})
 
     def ends(self):
         """[(exit code, stdout, what halfstep said on stderr)] by rank."""
         return [self.ends_of(rank) for rank in range(len(self.processes))]
 
     def ends_of(self, rank):
-        process = self.processes[rank]
-        out, err = process.communicate(timeout=LIMIT_S)
-        return process.returncode, out, first_line(err)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+        code, out, err = self.end_of(rank, LIMIT_S)
+        return code, out, first_line(err)
 
 
 def train(size, *flags):
@@ -286,6 +267,7 @@ def test_the_configuration_shows_what_a_rank_holds(text):
     with Ranks(2, *MODEL, *O2, "--data", text, "--train-iters", 5, "--check-config") as ranks:
         (code, out, _), (other, nothing, _) = ranks.ends()
     assert (code, other, nothing) == (0, 0, "")
-    memory = json.loads(out)["memory"]
+    configuration = json.loads(out)
+    memory = configuration["memory"]
     assert memory["exp_avg"]["bytes"] * 2 == memory["weights"]["bytes"]
-    assert not math.isnan(json.loads(out)["static_bytes"])
+    assert configuration["static_bytes"] == sum(entry["bytes"] for entry in memory.values())

@@ -38,21 +38,8 @@ std::string trained_bytes(const Args& args, int kernel_threads) {
 
 TEST(OptimizerBits, AreTheSameForEveryImplementationAndThreadCount) {
   const TestFolder folder;
-  const Args o2 =
-      tiny_run(write_text(folder, "text.txt")) + Args{"--hidden-size",
-                                                      "64",
-                                                      "--ffn-hidden-size",
-                                                      "160",
-                                                      "--bf16",
-                                                      "--o2-optimizer",
-                                                      "--o2-gradient",
-                                                      "--no-gradient-accumulation-fusion",
-                                                      "--state-rounding",
-                                                      "stochastic",
-                                                      "--grad-accumulation-rounding",
-                                                      "stochastic",
-                                                      "--global-batch-size",
-                                                      "4"};
+  const Args o2 = tiny_run(write_text(folder, "text.txt")) +
+                  Args{"--hidden-size", "64", "--ffn-hidden-size", "160"} + kStochasticO2;
   const std::string fastest(kernels::chosen_implementation());
   for (const Args& more : {Args{"--reuse-fp32-param"}, Args{"--master", "none"},
                            Args{"--exp-avg-sq-dtype", "ue6m10", "--fp32-params", "norm"}}) {

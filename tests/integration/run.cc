@@ -54,6 +54,17 @@ std::string write_text(const TestFolder& folder, const std::string& name, int va
   return path;
 }
 
+const Args kStochasticO2{"--bf16",
+               "--o2-optimizer",
+               "--o2-gradient",
+               "--no-gradient-accumulation-fusion",
+               "--state-rounding",
+               "stochastic",
+               "--grad-accumulation-rounding",
+               "stochastic",
+               "--global-batch-size",
+               "4"};
+
 Args tiny_run(const std::string& text) {
   return {"--num-layers",
           "1",

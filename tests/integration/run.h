@@ -35,6 +35,10 @@ std::string write_text(const TestFolder& folder, const std::string& name, int va
 // A 1-layer model on `text`, 6 steps of 2 sequences, each step logged; a few milliseconds a step.
 Args tiny_run(const std::string& text);
 
+// On top of it: BF16 everything, with stochastic rounding in states, gradients and (without a master)
+// weights.
+extern const Args kStochasticO2;
+
 // `more` after `args`: what is given twice, the last one wins.
 Args operator+(Args args, const Args& more);
 // Without a flag and its one value.

@@ -20,25 +20,13 @@ class Training : public ::testing::Test {
   std::string text_ = write_text(folder_, "text.txt");
 };
 
-// BF16 everything with stochastic rounding in states, gradients and (without a master) weights.
-const Args kO2{"--bf16",
-               "--o2-optimizer",
-               "--o2-gradient",
-               "--no-gradient-accumulation-fusion",
-               "--state-rounding",
-               "stochastic",
-               "--grad-accumulation-rounding",
-               "stochastic",
-               "--global-batch-size",
-               "4"};
-
 TEST_F(Training, TwentyFiveAndTwentyFiveStepsAreFifty) {
   for (const Args& master : {Args{"--reuse-fp32-param"}, Args{"--master", "none"},
                              Args{"--master", "fp32", "--exp-avg-sq-dtype", "ue6m10"}}) {
     SCOPED_TRACE(master.back());
     const TestFolder own;
     const Args args =
-        tiny_run(text_) + kO2 + master +
+        tiny_run(text_) + kStochasticO2 + master +
         Args{"--train-iters", "50", "--lr-decay-style", "cosine", "--lr-warmup-iters", "5"};
     const RunResult whole = run(args + Args{"--save", own / "whole", "--save-interval", "25"});
     ASSERT_FALSE(whole.failed) << whole.error;

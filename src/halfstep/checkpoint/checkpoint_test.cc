@@ -12,6 +12,7 @@
 #include "halfstep/checkpoint/test_checkpoint.h"
 #include "halfstep/checkpoint/writer.h"
 #include "halfstep/core/error.h"
+#include "halfstep/core/test_folder.h"
 #include "halfstep/core/ue6m10.h"
 #include "halfstep/io/file.h"
 #include "halfstep/io/safetensors.h"
@@ -35,17 +36,12 @@ std::string message_of(const std::function<void()>& body) {
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  CheckpointTest()
-      : dir_(fs::path(::testing::TempDir()) / ("checkpoint_test." + std::to_string(::getpid()))) {
-    fs::remove_all(dir_);
-  }
-  ~CheckpointTest() override { fs::remove_all(dir_); }
-
   SaveResult save(const TestTensors& tensors, int64_t iteration, RetentionPolicy policy = {}) {
     return save_alone(dir_, test_state(iteration), tensors.tensors(), policy);
   }
 
-  fs::path dir_;
+  TestFolder folder_;
+  const fs::path dir_ = folder_.path() / "run";
 };
 
 TEST_F(CheckpointTest, EveryBitAndTheStateComeBack) {

@@ -1,7 +1,6 @@
 // Several ranks save one checkpoint, and any number of them loads it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "halfstep/checkpoint/test_checkpoint.h"
 #include "halfstep/checkpoint/writer.h"
 #include "halfstep/comm/thread_group.h"
+#include "halfstep/core/test_folder.h"
 
 namespace halfstep::checkpoint {
 namespace {
@@ -22,12 +22,8 @@ using ::testing::HasSubstr;
 
 class RanksTest : public ::testing::Test {
  protected:
-  RanksTest()
-      : dir_(fs::path(::testing::TempDir()) / ("ranks_test." + std::to_string(::getpid()))) {
-    fs::remove_all(dir_);
-  }
-  ~RanksTest() override { fs::remove_all(dir_); }
-  fs::path dir_;
+  TestFolder folder_;
+  const fs::path dir_ = folder_.path() / "run";
 };
 
 // Rank r's part of a whole slice: an uneven cut, empty for some ranks of small parameters.

@@ -154,18 +154,19 @@ void check_rounding(const Options& o) {
                   o.adam_eps),
       "raise --adam-eps or take --exp-avg-sq-dtype bf16");
   // Throws where nearest was asked for by name and stalls.
-  const auto check_stalling = [&](bool allowed) {
+  const auto refuse_stalling = [&] {
     for (const auto& [dtype, beta, state] :
          {std::tuple{o.exp_avg_storage(), o.adam_beta1, "exp_avg"},
           std::tuple{o.exp_avg_sq_storage(), o.adam_beta2, "exp_avg_sq"}}) {
       if (dtype != Dtype::kF32) {
-        kernels::choose_state_rounding(dtype, beta, o.state_rounding, allowed, state);
+        kernels::choose_state_rounding(dtype, beta, o.state_rounding, /*allow_stalling=*/false,
+                                       state);
       }
     }
   };
-  if (!o.allow_stalling_rounding) return check_stalling(false);
+  if (!o.allow_stalling_rounding) return refuse_stalling();
   try {
-    check_stalling(false);
+    refuse_stalling();
   } catch (const UsageError&) {
     return;
   }

@@ -358,7 +358,7 @@ void add_ranks(Table& t) {
          "leave it out or give gloo: NCCL moves tensors of GPUs");
 }
 
-void add_one_process(Table& t) {
+void add_reference_scripts(Table& t) {
   t.group("accepted, nothing to do");
   const std::string one = "ranks are data-parallel: a larger size is not implemented here";
   for (const char* name :
@@ -366,10 +366,6 @@ void add_one_process(Table& t) {
     t.only(name, {"1"}, "ranks are data-parallel", one);
   }
   t.nothing_to_do("sequence-parallel", "there is one tensor-parallel rank");
-}
-
-void add_reference_scripts(Table& t) {
-  t.group("accepted, nothing to do");
   t.only("normalization", {"RMSNorm"}, "the only normalization", "leave it out or give RMSNorm");
   t.only("position-embedding-type", {"rope"}, "the only one", "leave it out or give rope");
   t.only("attention-mask-type", {"causal"}, "attention is causal", "leave it out");
@@ -409,7 +405,6 @@ std::span<const Flag> flag_table() {
     add_checkpoints(t);
     add_ranks(t);
     add_refused(t);
-    add_one_process(t);
     add_reference_scripts(t);
     return t.take();
   }();
