@@ -39,14 +39,14 @@ void run_eval(EvalOptions o) {
     throw UsageError("--seq-length is missing", "a Hugging Face folder does not say it");
   }
   const auto tokens = train::load_tokens(o.data, o.data_path, o.tokenizer);
-  const data::PackingOptions packing{.seq_length = o.seq_length,
-                                     .eod_token = tokens.eod_token,
-                                     .reset_position_ids = o.reset_position_ids,
-                                     .reset_attention_mask = o.reset_attention_mask,
-                                     .eod_mask_loss = o.eod_mask_loss,
-                                     .vocab_size = loaded.config.vocab_size};
+  const data::WindowOptions windows{.seq_length = o.seq_length,
+                                    .eod_token = tokens.eod_token,
+                                    .reset_position_ids = o.reset_position_ids,
+                                    .reset_attention_mask = o.reset_attention_mask,
+                                    .eod_mask_loss = o.eod_mask_loss,
+                                    .vocab_size = loaded.config.vocab_size};
   // All windows, in file order.
-  const auto samples = train::make_sampler(tokens, packing, 0, "0,1,0", train::Split::kValidation);
+  const auto samples = train::make_samples(tokens, windows, 0, "0,1,0", train::Split::kValidation);
   if (!samples) {
     throw InputError(
         fmt::format("the data are shorter than one sequence of {} tokens", o.seq_length),

@@ -13,7 +13,7 @@ struct SampleRange {
 
 // Three consecutive ranges that together are [0, num_windows), in proportion to the one to three
 // comma-separated weights of `split` (missing ones are 0). Each boundary is rounded on its own, so
-// a range may be empty; Sampler refuses an empty range only where it is used. Windows, not
+// a range may be empty; WindowSampler refuses an empty range only where it is used. Windows, not
 // documents, are split: exact proportions even for one long document, and the same range for the
 // same counts.
 std::array<SampleRange, 3> split_windows(int64_t num_windows, std::string_view split);

@@ -137,7 +137,7 @@ void check_same_model(const TrainState& state, const arch::ModelConfig& config) 
 }
 
 void check_same_data(const TrainState& state, const Options& options,
-                     const data::Sampler& training) {
+                     const data::SampleSource& training) {
   if (options.no_load_rng || training.fingerprint() == state.data_fingerprint) return;
   throw UsageError(
       "the training data, --split or --seq-length differ from the checkpoint's, so its "

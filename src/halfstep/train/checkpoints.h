@@ -20,7 +20,7 @@ std::optional<checkpoint::CheckpointReader> open_checkpoint(const Options& optio
 // starts new data from their beginning).
 void check_same_model(const checkpoint::TrainState& state, const arch::ModelConfig& config);
 void check_same_data(const checkpoint::TrainState& state, const Options& options,
-                     const data::Sampler& training);
+                     const data::SampleSource& training);
 
 // A line per setting that differs from the checkpoint's; the command line wins.
 void report_changed_settings(const checkpoint::TrainState& state, const Options& options,

@@ -20,7 +20,7 @@ model::Batch to_tensors(const data::MicroBatch& batch) {
           .segment_starts = batch.segment_starts};
 }
 
-Evaluation evaluate(model::Model& model, const data::Sampler& samples, int64_t batch,
+Evaluation evaluate(model::Model& model, const data::SampleSource& samples, int64_t batch,
                     int64_t sequences, comm::Communicator& ranks) {
   at::NoGradGuard no_grad;
   Evaluation result;

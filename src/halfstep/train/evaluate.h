@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "halfstep/comm/communicator.h"
-#include "halfstep/data/sampler.h"
+#include "halfstep/data/sample_source.h"
 #include "halfstep/model/model.h"
 
 namespace halfstep::train {
@@ -23,7 +23,7 @@ struct Evaluation {
 // The first `sequences` samples (at most one pass), `batch` at a time, shared out among the ranks:
 // each gets the result for all. Sums are added in FP64, so the result depends on `batch` and on the
 // number of ranks only through the model's own summation order and FP64's rounding.
-Evaluation evaluate(model::Model& model, const data::Sampler& samples, int64_t batch,
+Evaluation evaluate(model::Model& model, const data::SampleSource& samples, int64_t batch,
                     int64_t sequences, comm::Communicator& ranks);
 
 }  // namespace halfstep::train

@@ -28,17 +28,17 @@ void take_over_seed(Options& options, const checkpoint::CheckpointReader& reader
   }
 }
 
-void make_samplers(Trainer& t) {
+void make_samples(Trainer& t) {
   const Options& o = t.options;
-  const data::PackingOptions packing{.seq_length = o.seq_length,
-                                     .eod_token = t.tokens.eod_token,
-                                     .reset_position_ids = o.reset_position_ids,
-                                     .reset_attention_mask = o.reset_attention_mask,
-                                     .eod_mask_loss = o.eod_mask_loss,
-                                     .vocab_size = t.config.vocab_size};
-  t.training = make_sampler(t.tokens, packing, t.seed, o.split, Split::kTraining);
+  const data::WindowOptions windows{.seq_length = o.seq_length,
+                                    .eod_token = t.tokens.eod_token,
+                                    .reset_position_ids = o.reset_position_ids,
+                                    .reset_attention_mask = o.reset_attention_mask,
+                                    .eod_mask_loss = o.eod_mask_loss,
+                                    .vocab_size = t.config.vocab_size};
+  t.training = make_samples(t.tokens, windows, t.seed, o.split, Split::kTraining);
   if (o.eval_iters > 0) {
-    t.validation = make_sampler(t.tokens, packing, t.seed, o.split, Split::kValidation);
+    t.validation = make_samples(t.tokens, windows, t.seed, o.split, Split::kValidation);
   }
   if (!t.validation && o.is_given("eval-interval")) {
     throw UsageError(fmt::format("--eval-interval has no effect: --split {} leaves no validation "
@@ -147,7 +147,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& rank
   t.seed = static_cast<uint64_t>(t.options.seed);
   t.tokens = load_tokens(options.data, options.data_path, options.tokenizer);
   t.config = make_config(options, t.tokens);
-  make_samplers(t);
+  make_samples(t);
   if (checkpoint) {
     check_same_model(checkpoint->state(), t.config);
     check_same_data(checkpoint->state(), t.options, *t.training);

@@ -112,12 +112,12 @@ TokenSources load_tokens(const std::vector<std::string>& data,
   return tokens;
 }
 
-std::unique_ptr<data::Sampler> make_sampler(const TokenSources& tokens,
-                                            const data::PackingOptions& packing, uint64_t seed,
-                                            const std::string& shares, Split split) {
-  std::vector<data::SamplerSource> sources;
+std::unique_ptr<data::SampleSource> make_samples(const TokenSources& tokens,
+                                                 const data::WindowOptions& options, uint64_t seed,
+                                                 const std::string& shares, Split split) {
+  std::vector<data::WindowRange> sources;
   for (size_t k = 0; k < tokens.datasets.size(); ++k) {
-    const int64_t windows = data::num_windows(*tokens.datasets[k], packing.seq_length);
+    const int64_t windows = data::num_windows(*tokens.datasets[k], options.seq_length);
     const data::SampleRange range =
         data::split_windows(windows, shares)[static_cast<size_t>(split)];
     // The sampler explains an empty training split; another one is simply not there.
@@ -125,8 +125,8 @@ std::unique_ptr<data::Sampler> make_sampler(const TokenSources& tokens,
     sources.push_back({tokens.datasets[k], range.first, range.count, tokens.weights[k]});
   }
   if (sources.empty()) return nullptr;
-  return std::make_unique<data::Sampler>(std::move(sources), packing, seed,
-                                         split == Split::kTraining);
+  return std::make_unique<data::WindowSampler>(std::move(sources), options, seed,
+                                               split == Split::kTraining);
 }
 
 }  // namespace halfstep::train

@@ -1,4 +1,4 @@
-// The tokens of a run, from --data or --data-path, and samplers over their splits.
+// The tokens of a run, from --data or --data-path, and samples of their splits.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "halfstep/data/sampler.h"
 #include "halfstep/data/token_dataset.h"
+#include "halfstep/data/window_sampler.h"
 
 namespace halfstep::train {
 
@@ -29,8 +29,8 @@ enum class Split : uint8_t { kTraining, kValidation, kTest };
 
 // Samples of one split (`shares` as in --split), shuffled for training only. Null if the split has
 // no samples.
-std::unique_ptr<data::Sampler> make_sampler(const TokenSources& tokens,
-                                            const data::PackingOptions& packing, uint64_t seed,
-                                            const std::string& shares, Split split);
+std::unique_ptr<data::SampleSource> make_samples(const TokenSources& tokens,
+                                                 const data::WindowOptions& options, uint64_t seed,
+                                                 const std::string& shares, Split split);
 
 }  // namespace halfstep::train

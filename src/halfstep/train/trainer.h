@@ -10,7 +10,7 @@
 
 #include "halfstep/arch/model_config.h"
 #include "halfstep/comm/communicator.h"
-#include "halfstep/data/sampler.h"
+#include "halfstep/data/sample_source.h"
 #include "halfstep/dist/gradient_reducer.h"
 #include "halfstep/dist/parameter_gather.h"
 #include "halfstep/model/model.h"
@@ -58,8 +58,8 @@ struct Trainer {
   uint64_t seed = 0;  // the checkpoint's after a resume
   TokenSources tokens;
   arch::ModelConfig config;
-  std::unique_ptr<data::Sampler> training;
-  std::unique_ptr<data::Sampler> validation;  // null: nothing to evaluate
+  std::unique_ptr<data::SampleSource> training;
+  std::unique_ptr<data::SampleSource> validation;  // null: nothing to evaluate
   ComputeChoice compute;
   std::unique_ptr<optim::Arenas> arenas;
   std::unique_ptr<optim::GradientBuffer> gradients;

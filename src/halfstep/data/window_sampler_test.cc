@@ -1,4 +1,4 @@
-#include "halfstep/data/sampler.h"
+#include "halfstep/data/window_sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,13 +23,13 @@ std::shared_ptr<MemoryDataset> counting(int64_t num_tokens, int32_t first = 0) {
   return data;
 }
 
-Sampler whole(std::shared_ptr<const TokenDataset> data, const PackingOptions& options,
-              uint64_t seed = 1, bool shuffle = false) {
+WindowSampler whole(std::shared_ptr<const TokenDataset> data, const WindowOptions& options,
+                    uint64_t seed = 1, bool shuffle = false) {
   const int64_t windows = num_windows(*data, options.seq_length);
-  return Sampler(std::move(data), options, seed, shuffle, 0, windows);
+  return WindowSampler(std::move(data), options, seed, shuffle, 0, windows);
 }
 
-TEST(Sampler, WindowsOverlapByOneTokenAndTheLastPartialOneIsDropped) {
+TEST(WindowSampler, WindowsOverlapByOneTokenAndTheLastPartialOneIsDropped) {
   EXPECT_EQ(num_windows(*counting(0), 4), 0);
   EXPECT_EQ(num_windows(*counting(4), 4), 0);
   EXPECT_EQ(num_windows(*counting(5), 4), 1);
@@ -37,7 +37,7 @@ TEST(Sampler, WindowsOverlapByOneTokenAndTheLastPartialOneIsDropped) {
   EXPECT_EQ(num_windows(*counting(9), 4), 2);
 }
 
-TEST(Sampler, TargetsAreTheNextTokens) {
+TEST(WindowSampler, TargetsAreTheNextTokens) {
   const auto batch = whole(counting(12), {.seq_length = 4}).read(0, 2);
   EXPECT_EQ(batch.batch, 2);
   EXPECT_THAT(batch.tokens, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
@@ -49,12 +49,12 @@ TEST(Sampler, TargetsAreTheNextTokens) {
 
 // 97 samples, global batch 8: the stream of a run that resumes in step 5 and step 13 (the second
 // epoch), with other micro-batch sizes, is that of the uninterrupted run.
-TEST(Sampler, ResumedStreamsAreEqual) {
+TEST(WindowSampler, ResumedStreamsAreEqual) {
   constexpr int64_t kGlobalBatch = 8, kSteps = 30;
   const auto data = counting(97 * 3 + 1);
   const auto stream = [&](int64_t first_step, int64_t last_step, int64_t micro_batch) {
     // A new sampler, as after a restart: all it gets is the number of samples consumed.
-    const Sampler sampler = whole(data, {.seq_length = 3}, 42, true);
+    const WindowSampler sampler = whole(data, {.seq_length = 3}, 42, true);
     std::vector<int64_t> tokens;
     for (int64_t i = first_step * kGlobalBatch; i < last_step * kGlobalBatch; i += micro_batch) {
       const auto batch = sampler.read(i, micro_batch);
@@ -70,12 +70,12 @@ TEST(Sampler, ResumedStreamsAreEqual) {
   EXPECT_EQ(resumed, uninterrupted);
 }
 
-TEST(Sampler, EveryEpochReadsEveryWindowOnceInAnotherOrder) {
-  const Sampler sampler = whole(counting(97 * 3 + 1), {.seq_length = 3}, 42, true);
+TEST(WindowSampler, EveryEpochReadsEveryWindowOnceInAnotherOrder) {
+  const WindowSampler sampler = whole(counting(97 * 3 + 1), {.seq_length = 3}, 42, true);
   EXPECT_EQ(sampler.samples_per_epoch(), 97);
   std::vector<std::vector<int64_t>> epochs(3);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
-    for (int64_t i = 0; i < 97; ++i) epochs[epoch].push_back(sampler.window_of(epoch * 97 + i));
+    for (int64_t i = 0; i < 97; ++i) epochs[epoch].push_back(sampler.sample_at(epoch * 97 + i));
     const std::set<int64_t> distinct(epochs[epoch].begin(), epochs[epoch].end());
     EXPECT_EQ(distinct.size(), 97u);
     EXPECT_EQ(*distinct.begin(), 0);
@@ -85,15 +85,18 @@ TEST(Sampler, EveryEpochReadsEveryWindowOnceInAnotherOrder) {
   EXPECT_NE(epochs[1], epochs[2]);
 }
 
-TEST(Sampler, WithoutShuffleEveryEpochIsInFileOrder) {
-  const Sampler sampler = whole(counting(13), {.seq_length = 4});
-  for (int64_t i = 0; i < 9; ++i) EXPECT_EQ(sampler.window_of(i), i % 3);
+TEST(WindowSampler, WithoutShuffleEveryEpochIsInFileOrder) {
+  const WindowSampler sampler = whole(counting(13), {.seq_length = 4});
+  for (int64_t i = 0; i < 9; ++i) EXPECT_EQ(sampler.sample_at(i), i % 3);
 }
 
-TEST(Sampler, ASplitStaysInsideItsRange) {
-  const Sampler sampler(counting(401), {.seq_length = 4}, 3, true, 20, 30);
+TEST(WindowSampler, ASplitStaysInsideItsRange) {
+  const WindowSampler sampler(counting(401), {.seq_length = 4}, 3, true, 20, 30);
   std::set<int64_t> windows;
-  for (int64_t i = 0; i < 30; ++i) windows.insert(sampler.window_of(i));
+  for (int64_t i = 0; i < 30; ++i) {
+    windows.insert(sampler.locate(i).window);
+    EXPECT_EQ(sampler.sample_at(i), sampler.locate(i).window - 20);
+  }
   EXPECT_EQ(windows.size(), 30u);
   EXPECT_EQ(*windows.begin(), 20);
   EXPECT_EQ(*windows.rbegin(), 49);
@@ -143,16 +146,16 @@ TEST(Packing, ADocumentThatStartsWithTheLastTargetIsSeen) {
 TEST(Packing, AnEndMarkerInsideADocumentEndsIt) {
   auto data = std::make_shared<MemoryDataset>("one");
   data->add_document(std::vector<int32_t>{1, 9, 2, 3, 4});
-  PackingOptions options{.seq_length = 4, .reset_attention_mask = true};
+  WindowOptions options{.seq_length = 4, .reset_attention_mask = true};
   EXPECT_THAT(whole(data, options).read(0, 1).segment_starts, ElementsAre(0, 4));
   options.eod_token = 9;
   EXPECT_THAT(whole(data, options).read(0, 1).segment_starts, ElementsAre(0, 2, 4));
 }
 
-TEST(Sampler, BlendsReadEachSourceInItsOwnEpochs) {
-  const std::vector<SamplerSource> sources{{counting(5 * 2 + 1), 0, 5, 0.25},
-                                           {counting(40 * 2 + 1, 1000), 0, 40, 0.75}};
-  const Sampler sampler(sources, {.seq_length = 2}, 9, true);
+TEST(WindowSampler, BlendsReadEachSourceInItsOwnEpochs) {
+  const std::vector<WindowRange> sources{{counting(5 * 2 + 1), 0, 5, 0.25},
+                                         {counting(40 * 2 + 1, 1000), 0, 40, 0.75}};
+  const WindowSampler sampler(sources, {.seq_length = 2}, 9, true);
   EXPECT_EQ(sampler.samples_per_epoch(), 45);
   std::vector<int64_t> counts(2);
   std::vector<std::multiset<int64_t>> windows(2);
@@ -161,26 +164,28 @@ TEST(Sampler, BlendsReadEachSourceInItsOwnEpochs) {
     ++counts[location.source];
     windows[location.source].insert(location.window);
     EXPECT_EQ(sampler.read(i, 1).tokens[0], location.source * 1000 + location.window * 2);
+    EXPECT_EQ(sampler.sample_at(i), location.source * 5 + location.window);
   }
   EXPECT_THAT(counts, ElementsAre(10, 30));
   for (int64_t w = 0; w < 5; ++w) EXPECT_EQ(windows[0].count(w), 2u) << "two epochs of source 0";
   EXPECT_EQ(std::set<int64_t>(windows[1].begin(), windows[1].end()).size(), 30u);
 }
 
-TEST(Sampler, SourcesOfEqualSizeHaveDifferentOrders) {
-  const std::vector<SamplerSource> sources{{counting(101), 0, 100, 1}, {counting(101), 0, 100, 1}};
-  const Sampler sampler(sources, {.seq_length = 1}, 9, true);
+TEST(WindowSampler, SourcesOfEqualSizeHaveDifferentOrders) {
+  const std::vector<WindowRange> sources{{counting(101), 0, 100, 1}, {counting(101), 0, 100, 1}};
+  const WindowSampler sampler(sources, {.seq_length = 1}, 9, true);
   int equal = 0;
-  for (int64_t i = 0; i < 200; i += 2) equal += sampler.window_of(i) == sampler.window_of(i + 1);
+  for (int64_t i = 0; i < 200; i += 2)
+    equal += sampler.locate(i).window == sampler.locate(i + 1).window;
   EXPECT_LE(equal, 8);  // Poisson(1); P(more than 8) < 1.2e-6
 }
 
-TEST(Sampler, TooLittleDataIsAnInputError) {
-  EXPECT_THROW(Sampler(counting(4), {.seq_length = 4}, 0, true, 0, 1), InputError);
-  EXPECT_THROW(Sampler(counting(5), {.seq_length = 4}, 0, true, 0, 0), InputError);
+TEST(WindowSampler, TooLittleDataIsAnInputError) {
+  EXPECT_THROW(WindowSampler(counting(4), {.seq_length = 4}, 0, true, 0, 1), InputError);
+  EXPECT_THROW(WindowSampler(counting(5), {.seq_length = 4}, 0, true, 0, 0), InputError);
 }
 
-TEST(Sampler, TokensOutsideTheVocabularyAreAnInputError) {
+TEST(WindowSampler, TokensOutsideTheVocabularyAreAnInputError) {
   EXPECT_NO_THROW(whole(counting(9), {.seq_length = 4, .vocab_size = 9}).read(0, 2));
   EXPECT_THROW(whole(counting(9), {.seq_length = 4, .vocab_size = 8}).read(0, 2), InputError);
   EXPECT_THROW(whole(counting(9, -1), {.seq_length = 4, .vocab_size = 9}).read(0, 1), InputError);
@@ -199,7 +204,8 @@ TEST(Fingerprint, SeesTokensDocumentsSplitsAndWeights) {
   EXPECT_NE(base->fingerprint(), split_in_two->fingerprint());
 
   const auto of = [&](int64_t first, int64_t count, double weight) {
-    return Sampler({{base, first, count, weight}, {base, 0, 9, 1}}, {.seq_length = 9}, 0, true)
+    return WindowSampler({{base, first, count, weight}, {base, 0, 9, 1}}, {.seq_length = 9}, 0,
+                         true)
         .fingerprint();
   };
   EXPECT_EQ(of(0, 9, 1), of(0, 9, 1));

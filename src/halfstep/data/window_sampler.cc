@@ -1,4 +1,4 @@
-#include "halfstep/data/sampler.h"
+#include "halfstep/data/window_sampler.h"
 
 #include <fmt/core.h>
 
@@ -8,6 +8,7 @@
 #include "halfstep/core/error.h"
 #include "halfstep/core/hash.h"
 #include "halfstep/data/blend.h"
+#include "halfstep/data/permutation.h"
 
 namespace halfstep::data {
 namespace {
@@ -17,8 +18,8 @@ uint64_t source_seed(uint64_t seed, int64_t source) {
   return seed + static_cast<uint64_t>(source) * 0x9E3779B97F4A7C15ull;
 }
 
-void check_source(const SamplerSource& source, int64_t seq_length) {
-  check(source.data != nullptr, "Sampler: no data");
+void check_source(const WindowRange& source, int64_t seq_length) {
+  check(source.data != nullptr, "WindowSampler: no data");
   const int64_t windows = num_windows(*source.data, seq_length);
   if (windows == 0) {
     throw InputError(
@@ -32,13 +33,13 @@ void check_source(const SamplerSource& source, int64_t seq_length) {
         "give more data, a smaller --seq-length or another --split");
   }
   check(source.first_sample >= 0 && source.num_samples <= windows - source.first_sample,
-        "Sampler: samples outside the data");
+        "WindowSampler: samples outside the data");
 }
 
 // Appends one row: seq_length tokens from window `window` and the token after each as its target.
 class RowPacker {
  public:
-  RowPacker(const PackingOptions& options, MicroBatch& batch)
+  RowPacker(const WindowOptions& options, MicroBatch& batch)
       : options_(options), batch_(batch), window_tokens_(options.seq_length + 1) {}
 
   void append(const TokenDataset& data, int64_t window) {
@@ -104,7 +105,7 @@ class RowPacker {
     }
   }
 
-  const PackingOptions& options_;
+  const WindowOptions& options_;
   MicroBatch& batch_;
   std::vector<int32_t> window_tokens_;
   std::vector<bool> starts_document_;
@@ -117,32 +118,30 @@ int64_t num_windows(const TokenDataset& data, int64_t seq_length) {
   return std::max<int64_t>(0, data.num_tokens() - 1) / seq_length;
 }
 
-Sampler::Sampler(std::shared_ptr<const TokenDataset> data, const PackingOptions& options,
-                 uint64_t seed, bool shuffle, int64_t first_sample, int64_t num_samples)
-    : Sampler(std::vector<SamplerSource>{{std::move(data), first_sample, num_samples}}, options,
-              seed, shuffle) {}
+WindowSampler::WindowSampler(std::shared_ptr<const TokenDataset> data, const WindowOptions& options,
+                             uint64_t seed, bool shuffle, int64_t first_sample, int64_t num_samples)
+    : WindowSampler(std::vector<WindowRange>{{std::move(data), first_sample, num_samples}}, options,
+                    seed, shuffle) {}
 
-Sampler::Sampler(std::vector<SamplerSource> sources, const PackingOptions& options, uint64_t seed,
-                 bool shuffle)
+WindowSampler::WindowSampler(std::vector<WindowRange> sources, const WindowOptions& options,
+                             uint64_t seed, bool shuffle)
     : sources_(std::move(sources)), options_(options), seed_(seed), shuffle_(shuffle) {
   std::vector<double> weights;
-  for (const SamplerSource& source : sources_) {
+  for (const WindowRange& source : sources_) {
     check_source(source, options_.seq_length);
     weights.push_back(source.weight);
+    samples_before_.push_back(num_samples_);
+    num_samples_ += source.num_samples;
   }
   blend_ratios_ = blend_ratios(weights);
 }
 
-int64_t Sampler::samples_per_epoch() const {
-  int64_t sum = 0;
-  for (const SamplerSource& source : sources_) sum += source.num_samples;
-  return sum;
-}
+int64_t WindowSampler::samples_per_epoch() const { return num_samples_; }
 
-Sampler::Location Sampler::locate(int64_t index) const {
-  check(index >= 0, "Sampler: negative sample index");
+WindowSampler::Location WindowSampler::locate(int64_t index) const {
+  check(index >= 0, "WindowSampler: negative sample index");
   const BlendLocation blend = blend_locate(blend_ratios_, index);
-  const SamplerSource& source = sources_[blend.source];
+  const WindowRange& source = sources_[blend.source];
   const int64_t epoch = blend.index / source.num_samples;
   int64_t sample = blend.index % source.num_samples;
   if (shuffle_) {
@@ -151,8 +150,14 @@ Sampler::Location Sampler::locate(int64_t index) const {
   return {blend.source, source.first_sample + sample};
 }
 
-MicroBatch Sampler::read(int64_t index0, int64_t batch) const {
-  check(batch >= 1, "Sampler::read: batch below 1");
+int64_t WindowSampler::sample_at(int64_t index) const {
+  const Location location = locate(index);
+  return samples_before_[location.source] + location.window -
+         sources_[location.source].first_sample;
+}
+
+MicroBatch WindowSampler::read(int64_t index0, int64_t batch) const {
+  check(batch >= 1, "WindowSampler::read: batch below 1");
   MicroBatch result;
   result.batch = batch;
   result.seq_length = options_.seq_length;
@@ -168,10 +173,10 @@ MicroBatch Sampler::read(int64_t index0, int64_t batch) const {
   return result;
 }
 
-uint64_t Sampler::fingerprint() const {
+uint64_t WindowSampler::fingerprint() const {
   uint64_t hash = fnv1a("halfstep samples");
   for (size_t k = 0; k < sources_.size(); ++k) {
-    const SamplerSource& source = sources_[k];
+    const WindowRange& source = sources_[k];
     hash = fnv1a(fmt::format("{} {} {} {};", source.data->fingerprint(), source.first_sample,
                              source.num_samples, blend_ratios_[k]),
                  hash);
