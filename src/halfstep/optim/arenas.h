@@ -74,8 +74,7 @@ class Arenas {
   void* data(layout::MemoryClass c, const layout::ShardSlice& slice) const;
   // Where the slice's reduced gradient stands (layout::ShardSlice::reduced_byte).
   void* reduced_gradient(const layout::ShardSlice& slice) const;
-  // The whole flat array of an arena, padding included, and its address (what
-  // checkpoint::arena_slices asks for).
+  // The whole flat array of an arena, padding included, and its address.
   const at::Tensor& flat(layout::MemoryClass c, int64_t arena) const;
   void* base(layout::MemoryClass c, int64_t arena) const { return flat(c, arena).data_ptr(); }
 
