@@ -133,6 +133,22 @@ def test_a_run_goes_on_with_another_number_of_ranks(text, tmp_path):
     assert losses(tmp_path) == pytest.approx(losses(whole), rel=5e-3)
 
 
+def test_the_stream_of_samples_is_one_for_any_resumes_and_ranks(text, tmp_path):
+    """97 samples, 8 a step: the 13th step ends in the second epoch, and its checkpoint lies there."""
+    short = tmp_path / "short.txt"
+    short.write_bytes(text.read_bytes()[:97 * 16])  # and the end marker is a target
+    run = [*MODEL, "--split", "1,0,0", "--data", short, "--global-batch-size", 8, "--lr-decay-style", "constant",
+           "--log-samples"]
+    train(1, *run, "--train-iters", 26, "--log-dir", tmp_path / "whole")
+    for size, steps in ((1, 5), (2, 13), (4, 26)):
+        train(size, *run, "--train-iters", steps, "--save", tmp_path / "cut", "--load", tmp_path / "cut")
+    whole, cut = ([id for record in events(tmp_path / name, "samples") for id in record["ids"]]
+                  for name in ("whole", "cut"))
+    assert cut == whole and len(whole) == 26 * 8
+    first, second = whole[:97], whole[97:194]
+    assert sorted(first) == sorted(second) == list(range(97)) and first != second
+
+
 def test_a_rank_with_bad_data_ends_all(text, tmp_path):
     missing = tmp_path / "missing.txt"
     with Ranks(3, *MODEL, "--train-iters", 5, of_rank=lambda r: ["--data", missing if r == 1 else text]) as ranks:

@@ -187,6 +187,14 @@ std::vector<Effect> run_effects(const TestFolder& folder) {
          EXPECT_GT(norms["gradient"].get<double>(), 0);
          EXPECT_GT(norms["weight"].get<double>(), 0);
        }},
+      {"log-samples",
+       {"--log-samples", "--log-dir", folder / "samples"},
+       [](const RunResult& base, const RunResult& with) {
+         EXPECT_TRUE(base.all("samples").empty());
+         ASSERT_EQ(with.all("samples").size(), 6u);
+         EXPECT_EQ(with.all("samples")[0]["ids"].size(), 2u);
+         EXPECT_NE(with.all("samples")[0]["ids"], with.all("samples")[1]["ids"]);
+       }},
       {"quiet",
        {"--quiet"},
        [](const RunResult& base, const RunResult& with) {
@@ -261,7 +269,9 @@ std::vector<Effect> optimizer_effects() {
 const std::set<std::string> kTestedBelow{"load-hf",     "data-path",     "tokenizer-name-or-path",
                                          "save",        "save-interval", "load",
                                          "keep-last",   "keep-every",    "no-load-optim",
-                                         "no-load-rng", "convert-state", "allow-lossy-master"};
+                                         "no-load-rng", "convert-state", "allow-lossy-master",
+                                         // resume_test.cc
+                                         "resume-hparams", "allow-data-change", "finetune"};
 
 TEST_F(FlagEffects, EverySettingHasATest) {
   std::set<std::string> tested = kTestedBelow;
@@ -463,11 +473,13 @@ TEST_F(Checkpoints, AnotherModelOrOtherDataAreRefused) {
   const RunResult other_data =
       run(args({"--load", own_ / "a", "--seq-length", "8", "--max-position-embeddings", "16"}));
   EXPECT_EQ(other_data.failed, ExitCode::kUsage);
-  EXPECT_THAT(other_data.error, HasSubstr("--no-load-rng"));
+  EXPECT_THAT(other_data.error, HasSubstr("--allow-data-change"));
   const RunResult changed =
       run(args({"--load", own_ / "a", "--lr", "5e-3", "--global-batch-size", "4"}));
-  EXPECT_THAT(changed.terminal, HasSubstr("changed: --lr 0.01 -> 0.005"));
-  EXPECT_THAT(changed.terminal, HasSubstr("changed: --global-batch-size 2 -> 4"));
+  EXPECT_THAT(changed.terminal,
+              HasSubstr("  --lr                 0.01        0.005     this run's\n"));
+  EXPECT_THAT(changed.terminal,
+              HasSubstr("  --global-batch-size  2           4         this run's\n"));
 }
 
 }  // namespace

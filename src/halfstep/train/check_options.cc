@@ -80,9 +80,12 @@ void check_run(const Options& o) {
   refuse_if(o.is_given("eval-interval") && o.eval_iters == 0,
             "--eval-interval has no effect with --eval-iters 0",
             "raise --eval-iters or drop --eval-interval");
-  refuse_if(o.log_per_layer && o.log_dir.empty() && o.save.empty(),
-            "--log-per-layer writes to log.jsonl, and there is no folder for it",
-            "add --log-dir DIR");
+  for (const auto& [name, given] :
+       {std::pair{"log-per-layer", o.log_per_layer}, {"log-samples", o.log_samples}}) {
+    refuse_if(given && o.log_dir.empty() && o.save.empty(),
+              fmt::format("--{} writes to log.jsonl, and there is no folder for it", name),
+              "add --log-dir DIR");
+  }
 }
 
 void check_learning_rate(const Options& o) {
@@ -188,11 +191,19 @@ void check_checkpoints(const Options& o) {
             "add --save DIR");
   refuse_if(o.keep_every > 0 && o.keep_last == 0, "--keep-every has no effect without --keep-last",
             "add --keep-last N, or drop it: all checkpoints are kept");
-  refuse_if(o.load.empty() &&
-                (o.no_load_optim || o.no_load_rng || o.convert_state || o.allow_lossy_master),
-            "--no-load-optim, --no-load-rng, --convert-state and --allow-lossy-master have no "
-            "effect without --load",
-            "add --load DIR");
+  for (const char* flag : {"no-load-optim", "no-load-rng", "resume-hparams", "allow-data-change",
+                           "finetune", "convert-state", "allow-lossy-master"}) {
+    refuse_if(o.load.empty() && o.is_given(flag),
+              fmt::format("--{} has no effect without --load", flag), "add --load DIR");
+    refuse_if(o.finetune && o.is_given(flag) && flag != std::string_view("finetune"),
+              fmt::format("--{} has no effect with --finetune, which takes the weights alone and "
+                          "brings them to this run's formats",
+                          flag),
+              "drop it");
+  }
+  refuse_if(o.finetune && !o.load_hf.empty(),
+            "--finetune and --load-hf together: weights of a checkpoint, and of a folder",
+            "drop one");
   refuse_if(o.allow_lossy_master && !o.convert_state,
             "--allow-lossy-master has no effect without --convert-state", "add --convert-state");
 }

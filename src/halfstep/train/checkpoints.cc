@@ -6,84 +6,56 @@
 #include <filesystem>
 
 #include "halfstep/checkpoint/folder.h"
+#include "halfstep/checkpoint/model_slices.h"
 #include "halfstep/checkpoint/writer.h"
 #include "halfstep/core/error.h"
 #include "halfstep/io/units.h"
 #include "halfstep/train/flags.h"
+#include "halfstep/train/resume.h"
 
 namespace halfstep::train {
 namespace {
 
 using checkpoint::CheckpointReader;
-using checkpoint::TensorKind;
 using checkpoint::TrainState;
 
-// What a memory class is called in a checkpoint. Gradients are not stored.
-std::optional<TensorKind> stored_kind(layout::MemoryClass c, Dtype dtype) {
-  switch (c) {
-    case layout::MemoryClass::kWeight:
-      return TensorKind::kWeight;
-    case layout::MemoryClass::kGradient:
-      return std::nullopt;
-    case layout::MemoryClass::kMaster:
-      return dtype == Dtype::kI16 ? TensorKind::kRemainder : TensorKind::kMaster;
-    case layout::MemoryClass::kExpAvg:
-      return TensorKind::kExpAvg;
-    case layout::MemoryClass::kExpAvgSq:
-      return TensorKind::kExpAvgSq;
-    case layout::MemoryClass::kMaxExpAvgSq:
-      return TensorKind::kMaxExpAvgSq;
-  }
-  return std::nullopt;
-}
-
-bool is_state(TensorKind kind) {
-  return kind == TensorKind::kExpAvg || kind == TensorKind::kExpAvgSq ||
-         kind == TensorKind::kMaxExpAvgSq;
-}
-
-checkpoint::MutableSlice slice_of(const optim::Arenas& arenas, int64_t p, TensorKind kind,
-                                  layout::MemoryClass c) {
-  const arch::Parameter& parameter = arenas.parameters()[p];
-  checkpoint::MutableSlice slice;
-  static_cast<checkpoint::Slice&>(slice) = checkpoint::whole_slice(
-      kind, parameter.name, parameter.shape, arenas.layout().arena_of(p).format.dtype(c));
-  slice.data = arenas.data(c, p);
-  return slice;
-}
-
-// A slice per stored tensor, in the arenas' own memory: what this rank owns of it (nothing of some,
-// and then of length 0, which says that the tensor belongs to the model). With `whole_weights`, all
-// of a weight.
-std::vector<checkpoint::MutableSlice> stored_slices(const optim::Arenas& arenas, bool with_state,
-                                                    bool whole_weights) {
-  std::vector<checkpoint::MutableSlice> slices;
-  for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) {
-    const layout::StorageFormat& format = arenas.layout().arena_of(p).format;
-    const layout::ShardSlice* const owned = arenas.owned(p);
-    for (const layout::MemoryClass c : layout::kMemoryClasses) {
-      const auto kind = stored_kind(c, format.dtype(c));
-      if (!kind || format.bytes_per_element(c) == 0) continue;
-      if (is_state(*kind) && !with_state) continue;
-      slices.push_back(slice_of(arenas, p, *kind, c));
-      if (c == layout::MemoryClass::kWeight && whole_weights) continue;
-      slices.back().start = owned == nullptr ? 0 : owned->first;
-      slices.back().numel = owned == nullptr ? 0 : owned->numel;
-      slices.back().data = owned == nullptr ? nullptr : arenas.data(c, *owned);
-    }
-  }
-  return slices;
+// Where the elements of a slice are. Of a sharded class the arenas hold just what is owned.
+void* address(const optim::Arenas& arenas, const checkpoint::ModelSlice& slice) {
+  if (slice.numel == 0) return nullptr;
+  auto* data = static_cast<std::byte*>(arenas.data(slice.memory_class, slice.parameter));
+  const bool sharded = layout::is_sharded(slice.memory_class);
+  return sharded ? data : data + slice.start * dtype_bytes(slice.dtype);
 }
 
 bool resumes_own_folder(const Options& options) {
-  return !options.load.empty() && !options.save.empty() &&
+  return !options.load.empty() && !options.save.empty() && !options.finetune &&
          std::filesystem::weakly_canonical(options.load) ==
              std::filesystem::weakly_canonical(options.save);
 }
 
-std::string setting_text(const nlohmann::ordered_json& value) {
-  if (!value.is_array() || value.size() <= 3) return value.is_null() ? "not given" : value.dump();
-  return fmt::format("{} values", value.size());
+// Where a sample begins depends on both.
+bool is_same_data(const TrainState& state, const Options& options,
+                  const data::SampleSource& training) {
+  const auto seq_length = state.data.find("seq_length");
+  return training.fingerprint() == state.data_fingerprint &&
+         (seq_length == state.data.end() || *seq_length == options.seq_length);
+}
+
+// A table of the settings that differ and which of them hold.
+void report_changes(const TrainState& state, const Options& options, RunLog& log) {
+  const std::vector<ChangedSetting> changes = changed_settings(state, options);
+  for (const std::string& line : settings_table(changes)) log.line(line);
+  for (const ChangedSetting& change : changes) {
+    log.event({{"event", "changed_setting"},
+               {"flag", change.flag},
+               {"checkpoint", change.checkpoint},
+               {"this_run", change.here},
+               {"used", change.checkpoint_wins ? change.checkpoint : change.here}});
+  }
+  if (state.torch_threads != at::get_num_threads()) {
+    log.line(fmt::format("  torch threads {} -> {}: sums inside matmuls may round differently",
+                         state.torch_threads, at::get_num_threads()));
+  }
 }
 
 // A folder whose checkpoints have lost their manifests is not an empty one: a run that took it for
@@ -107,7 +79,11 @@ std::optional<CheckpointReader> open_checkpoint(const Options& options, RunLog& 
     } else if (!resumes_itself) {
       throw UsageError(
           fmt::format("--save {} already holds checkpoints", options.save),
-          fmt::format("continue that run with --load {}, or choose another folder", options.save));
+          options.finetune
+              ? "choose another folder, or continue that run: --load without --finetune"
+              : fmt::format("continue that run with --load {}, or choose another "
+                            "folder",
+                            options.save));
     }
   }
   if (options.load.empty()) return std::nullopt;
@@ -117,8 +93,8 @@ std::optional<CheckpointReader> open_checkpoint(const Options& options, RunLog& 
   }
   std::optional<CheckpointReader> reader(std::in_place, options.load);
   for (const std::string& warning : reader->warnings()) log.line("warning: " + warning);
-  log.line(fmt::format("resuming {} (iteration {})", reader->directory().string(),
-                       reader->state().iteration));
+  log.line(fmt::format("{} {} (iteration {})", options.finetune ? "fine-tuning" : "resuming",
+                       reader->directory().string(), reader->state().iteration));
   return reader;
 }
 
@@ -138,53 +114,54 @@ void check_same_model(const TrainState& state, const arch::ModelConfig& config) 
 
 void check_same_data(const TrainState& state, const Options& options,
                      const data::SampleSource& training) {
-  if (options.no_load_rng || training.fingerprint() == state.data_fingerprint) return;
+  if (options.allow_data_change || is_same_data(state, options, training)) return;
   throw UsageError(
       "the training data, --split or --seq-length differ from the checkpoint's, so its "
       "place in them means nothing",
-      "give the same data, or --no-load-rng to read these from their beginning");
-}
-
-void report_changed_settings(const TrainState& state, const Options& options, RunLog& log) {
-  const auto now = settings_json(options);
-  for (const Flag& flag : flag_table()) {
-    if (!describes_the_run(flag)) continue;
-    const auto before = state.hyperparameters.find(flag.name);
-    if (before == state.hyperparameters.end()) continue;
-    const nlohmann::ordered_json old_value = *before;
-    if (old_value == now[flag.name]) continue;
-    log.line(fmt::format("  changed: --{} {} -> {}", flag.name, setting_text(old_value),
-                         setting_text(now[flag.name])));
-  }
-  if (state.torch_threads != at::get_num_threads()) {
-    log.line(fmt::format("  torch threads {} -> {}: sums inside matmuls may round differently",
-                         state.torch_threads, at::get_num_threads()));
-  }
+      "give the same data, or --allow-data-change to read these from their beginning");
 }
 
 void restore(Trainer& t, const CheckpointReader& reader, RunLog& log) {
-  const bool without_state = t.options.no_load_optim;
+  const bool finetune = t.options.finetune;
+  const bool without_state = finetune || t.options.no_load_optim;
   const TrainState& state = reader.state();
-  const auto slices = stored_slices(*t.arenas, !without_state, /*whole_weights=*/true);
-  const auto report = reader.load(slices, {.convert_state = t.options.convert_state,
-                                           .allow_lossy_master = t.options.allow_lossy_master,
-                                           .allow_unrequested = without_state});
+  std::vector<checkpoint::MutableSlice> slices;
+  for (const auto& slice : checkpoint::slices_to_load(t.arenas->layout(), t.arenas->parameters(),
+                                                      t.ranks.rank(), !without_state)) {
+    slices.push_back({slice, address(*t.arenas, slice)});
+  }
+  const auto report =
+      reader.load(slices, {.convert_state = finetune || t.options.convert_state,
+                           .allow_lossy_master = finetune || t.options.allow_lossy_master,
+                           .allow_unrequested = without_state});
   for (const std::string& line : report.conversions) log.line("  converted: " + line);
   if (report.split_ties > 0) {
     log.line(
         fmt::format("  {} values lost an ulp on the way to a split master", report.split_ties));
+  }
+  if (finetune) {
+    log.line("  --finetune: weights and masters only; a new run begins");
+    return;
   }
   if (without_state) {
     log.line("  --no-load-optim: weights and masters only; exp_avg, exp_avg_sq and t start from 0");
   } else {
     t.optimizer->set_update_counts({.common = state.t, .exceptions = state.t_exceptions});
   }
-  t.progress = {.iteration = state.iteration,
-                .consumed_samples = t.options.no_load_rng ? 0 : state.consumed_samples,
-                .consumed_tokens = state.consumed_tokens,
-                .skipped_steps = state.skipped_steps,
-                .consecutive_skipped_steps = state.consecutive_skipped_steps};
-  report_changed_settings(state, t.options, log);
+  const bool same_data = is_same_data(state, t.options, *t.training);
+  if (!same_data) {
+    log.line(
+        fmt::format("  --allow-data-change: other data than the checkpoint's, of which {} "
+                    "samples were read; these begin with their first",
+                    state.consumed_samples));
+  }
+  t.progress = {
+      .iteration = state.iteration,
+      .consumed_samples = t.options.no_load_rng || !same_data ? 0 : state.consumed_samples,
+      .consumed_tokens = state.consumed_tokens,
+      .skipped_steps = state.skipped_steps,
+      .consecutive_skipped_steps = state.consecutive_skipped_steps};
+  report_changes(state, t.options, log);
 }
 
 void save_run(const Trainer& t, RunLog& log) {
@@ -215,11 +192,9 @@ void save_run(const Trainer& t, RunLog& log) {
     }
   }
   std::vector<checkpoint::TensorSlice> slices;
-  for (const auto& slice : stored_slices(*t.arenas, /*with_state=*/true, /*whole_weights=*/false)) {
-    checkpoint::TensorSlice stored;
-    static_cast<checkpoint::Slice&>(stored) = slice;
-    stored.data = slice.data;
-    slices.push_back(std::move(stored));
+  for (const auto& slice :
+       checkpoint::slices_to_save(t.arenas->layout(), t.arenas->parameters(), t.ranks.rank())) {
+    slices.push_back({slice, address(*t.arenas, slice)});
   }
   // While steps are being skipped the newest weights may be the broken ones: older ones stay.
   const bool in_doubt = t.progress.consecutive_skipped_steps > 0;

@@ -16,17 +16,14 @@ namespace halfstep::train {
 // checkpoints of another run, InputError if there is nothing to load.
 std::optional<checkpoint::CheckpointReader> open_checkpoint(const Options& options, RunLog& log);
 
-// Refuses a checkpoint of another model (InputError) or other data (UsageError; --no-load-rng
-// starts new data from their beginning).
+// Refuses a checkpoint of another model (InputError) or other data (UsageError; with
+// --allow-data-change the new ones are read from their beginning).
 void check_same_model(const checkpoint::TrainState& state, const arch::ModelConfig& config);
 void check_same_data(const checkpoint::TrainState& state, const Options& options,
                      const data::SampleSource& training);
 
-// A line per setting that differs from the checkpoint's; the command line wins.
-void report_changed_settings(const checkpoint::TrainState& state, const Options& options,
-                             RunLog& log);
-
-// Weights, master and state into the arenas, update counts into the optimizer, and the progress.
+// Weights, master and state into the arenas, update counts into the optimizer, and the progress;
+// with --finetune weights and masters alone. Says which settings differ and which of them hold.
 void restore(Trainer& trainer, const checkpoint::CheckpointReader& reader, RunLog& log);
 
 void save_run(const Trainer& trainer, RunLog& log);

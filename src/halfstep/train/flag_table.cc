@@ -26,7 +26,8 @@ class Table {
          .help = std::move(help),
          .arity = Flag::Arity::kSwitch,
          .set = [field](Options& o, Values v) { o.*field = v[0] == "true"; },
-         .get = [field](const Options& o) { return Json(o.*field); }});
+         .get = [field](const Options& o) { return Json(o.*field); },
+         .reset = to_default(field)});
   }
 
   // Far above any use, and small enough that products of two settings are 64-bit numbers.
@@ -38,7 +39,8 @@ class Table {
          .value = "N",
          .help = std::move(help),
          .set = [=](Options& o, Values v) { o.*field = integer_value(name, v[0], min, max); },
-         .get = [field](const Options& o) { return Json(o.*field); }});
+         .get = [field](const Options& o) { return Json(o.*field); },
+         .reset = to_default(field)});
   }
 
   // A real number in [min, max], or in (min, max) if `open`.
@@ -48,7 +50,8 @@ class Table {
          .value = "X",
          .help = std::move(help),
          .set = [=](Options& o, Values v) { o.*field = number_value(name, v[0], min, max, open); },
-         .get = [field](const Options& o) { return Json(o.*field); }});
+         .get = [field](const Options& o) { return Json(o.*field); },
+         .reset = to_default(field)});
   }
 
   void text(std::string name, std::string value, std::string Options::*field, std::string help) {
@@ -57,6 +60,7 @@ class Table {
          .help = std::move(help),
          .set = [=](Options& o, Values v) { o.*field = text_value(name, v[0], value); },
          .get = [field](const Options& o) { return Json(o.*field); },
+         .reset = to_default(field),
          .is_text = true});
   }
 
@@ -71,7 +75,8 @@ class Table {
                for (const std::string& text : v) text_value(name, text, value);
                (o.*field).assign(v.begin(), v.end());
              },
-         .get = [field](const Options& o) { return Json(o.*field); }});
+         .get = [field](const Options& o) { return Json(o.*field); },
+         .reset = to_default(field)});
   }
 
   // One of a few named values. For an optional field, "auto" among the choices is "not given".
@@ -81,7 +86,8 @@ class Table {
          .value = "{" + choice_names(choices) + "}",
          .help = std::move(help),
          .set = [=](Options& o, Values v) { o.*field = choice_value(name, v[0], choices); },
-         .get = [=](const Options& o) { return choice_json(o.*field, choices); }});
+         .get = [=](const Options& o) { return choice_json(o.*field, choices); },
+         .reset = to_default(field)});
   }
 
   void bucket_size(std::string name, BucketSize Options::*field, std::string help) {
@@ -97,13 +103,15 @@ class Table {
              [field](const Options& o) {
                const BucketSize& size = o.*field;
                return size.bytes ? Json(fmt::format("{}B", size.value)) : Json(size.value);
-             }});
+             },
+         .reset = to_default(field)});
   }
 
   // A second name of the text setting `first`.
   void also(std::string name, std::string first, std::string value, std::string Options::*field) {
     text(std::move(name), std::move(value), field, "the same as --" + first);
     flags_.back().get = nullptr;
+    flags_.back().reset = nullptr;
     flags_.back().second_name_of = std::move(first);
   }
 
@@ -148,6 +156,11 @@ class Table {
   std::vector<Flag> take() { return std::move(flags_); }
 
  private:
+  template <typename Field>
+  static std::function<void(Options&)> to_default(Field Options::*field) {
+    return [field](Options& o) { o.*field = Options{}.*field; };
+  }
+
   void add(Flag flag) {
     flag.group = group_;
     flags_.push_back(std::move(flag));
@@ -165,6 +178,8 @@ const Choices<WsdDecayStyle> kWsdDecayStyles{{"exponential", WsdDecayStyle::kExp
                                              {"linear", WsdDecayStyle::kLinear},
                                              {"cosine", WsdDecayStyle::kCosine},
                                              {"minus_sqrt", WsdDecayStyle::kMinusSqrt}};
+const Choices<ResumeHparams> kResumeHparams{{"cli", ResumeHparams::kCli},
+                                            {"checkpoint", ResumeHparams::kCheckpoint}};
 const Choices<MatmulPrecision> kMatmulPrecisions{{"auto", MatmulPrecision::kAuto},
                                                  {"bf16", MatmulPrecision::kBF16},
                                                  {"fp32", MatmulPrecision::kF32}};
@@ -252,13 +267,15 @@ void add_run(Table& t) {
   t.text("log-dir", "DIR", &Options::log_dir, "where log.jsonl goes; default: --save");
   t.on_off("log-per-layer", &Options::log_per_layer,
            "norms of gradient and weight per layer, in log.jsonl");
+  t.on_off("log-samples", &Options::log_samples,
+           "which samples each step read, in log.jsonl, in the order of the global batch");
   t.on_off("quiet", &Options::quiet, "no progress bar, no start-up report");
   t.on_off("check-config", &Options::check_config,
            "print the effective configuration, layout and dtypes, and end");
 }
 
 void add_learning_rate(Table& t) {
-  t.group("learning rate");
+  t.group(std::string(kLearningRateGroup));
   t.number("lr", &Options::lr, "highest learning rate");
   t.number("min-lr", &Options::min_lr, "where the decay ends");
   t.choice("lr-decay-style", &Options::lr_decay_style, kDecayStyles, "curve from --lr to --min-lr");
@@ -272,7 +289,7 @@ void add_learning_rate(Table& t) {
 }
 
 void add_optimizer(Table& t) {
-  t.group("optimizer");
+  t.group(std::string(kOptimizerGroup));
   t.number("weight-decay", &Options::weight_decay, "decoupled; not for 1-D parameters", 0, 1000);
   t.number("adam-beta1", &Options::adam_beta1, "decay of exp_avg", 0, 1, true);
   t.number("adam-beta2", &Options::adam_beta2, "decay of exp_avg_sq", 0, 1, true);
@@ -280,6 +297,10 @@ void add_optimizer(Table& t) {
   t.number("clip-grad", &Options::clip_grad, "largest gradient norm; 0: no clipping");
   t.integer("max-skipped-steps", &Options::max_skipped_steps,
             "non-finite steps in a row before the run ends with exit 6", 1);
+}
+
+void add_storage(Table& t) {
+  t.group("storage of weights, gradients and state");
   t.on_off("bf16", &Options::bf16, "BF16 weights");
   t.on_off("o2-optimizer", &Options::o2_optimizer,
            "exp_avg and exp_avg_sq in bf16: 4 bytes per parameter less");
@@ -319,6 +340,12 @@ void add_checkpoints(Table& t) {
            "resume weights and masters only: no exp_avg and exp_avg_sq, t = 0");
   t.on_off("no-load-rng", &Options::no_load_rng,
            "resume with --seed of the command line, at the beginning of the data");
+  t.choice("resume-hparams", &Options::resume_hparams, kResumeHparams,
+           "whose learning rate and optimizer settings hold where both say one");
+  t.on_off("allow-data-change", &Options::allow_data_change,
+           "resume with other data or another --seq-length, from the beginning of these");
+  t.on_off("finetune", &Options::finetune,
+           "start a new run from the weights and masters in --load, and take nothing else of it");
   t.on_off("convert-state", &Options::convert_state,
            "resume with other dtypes of state or another master than the checkpoint's");
   t.on_off("allow-lossy-master", &Options::allow_lossy_master,
@@ -402,6 +429,7 @@ std::span<const Flag> flag_table() {
     add_run(t);
     add_learning_rate(t);
     add_optimizer(t);
+    add_storage(t);
     add_checkpoints(t);
     add_ranks(t);
     add_refused(t);

@@ -154,8 +154,8 @@ std::vector<std::string> json_values(const Flag& flag, const Json& value,
 
 bool describes_the_run(const Flag& flag) {
   return flag.get && flag.group != "checkpoints" && flag.name != "log-dir" &&
-         flag.name != "quiet" && flag.name != "check-config" &&
-         flag.name != "exit-duration-in-mins";
+         flag.name != "log-per-layer" && flag.name != "log-samples" && flag.name != "quiet" &&
+         flag.name != "check-config" && flag.name != "exit-duration-in-mins";
 }
 
 ParsedFlags parse_flags(std::span<const std::string> args) {

@@ -32,6 +32,7 @@ struct Flag {
   std::function<void(Options&, std::span<const std::string>)> set = {};
   // Null for what is not a setting, and for a second name of a setting.
   std::function<nlohmann::ordered_json(const Options&)> get = {};
+  std::function<void(Options&)> reset = {};  // to what it is if not given; null where get is
   std::string second_name_of = {};
   bool is_text = false;  // a --config file gives a string, and not a number or true
 };
@@ -40,6 +41,9 @@ std::span<const Flag> flag_table();
 // The group of the flags that only mean something to several ranks.
 inline constexpr std::string_view kRanksGroup =
     "data parallel: several processes, started by a launcher";
+// Those of the hyper-parameters: they change what is learnt, and not what it takes.
+inline constexpr std::string_view kLearningRateGroup = "learning rate";
+inline constexpr std::string_view kOptimizerGroup = "optimizer";
 
 struct ParsedFlags {
   Options options;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "halfstep/comm/communicator.h"
 #include "halfstep/kernels/adamw.h"
@@ -29,13 +30,15 @@ struct StepRecord {
   double grad_norm = 0;
   double clip_coefficient = 1;
   double optimizer_ms = 0;
-  // Of this rank: waiting for gradients, adding them up, and waiting for weights of the step before.
+  // Of this rank: waiting for gradients, adding them up, and waiting for weights of the step
+  // before.
   double reduce_wait_ms = 0, reduce_sum_ms = 0, gather_wait_ms = 0;
   comm::Traffic traffic;  // to other ranks, since the run began
   int64_t saturated = 0;  // on this rank
   bool skipped = false;
-  StopVotes stop;             // of any rank
-  std::string bad_parameter;  // of a skipped step: the first with a non-finite gradient
+  StopVotes stop;                // of any rank
+  std::string bad_parameter;     // of a skipped step: the first with a non-finite gradient
+  std::vector<int64_t> samples;  // those that this rank read, of samples_per_epoch()
   std::optional<kernels::RoundingHealth> health;
 };
 

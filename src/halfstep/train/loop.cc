@@ -30,7 +30,9 @@ void accumulate_gradients(Trainer& t, StepRecord& record) {
   t.gradients->begin_step(t.optimizer->updates());
   for (int64_t i = 0; i < count; ++i) {
     const int64_t k = t.ranks.rank() * count + i;
-    const auto micro_batch = t.training->read(t.progress.consumed_samples + k * batch, batch);
+    const int64_t first = t.progress.consumed_samples + k * batch;
+    const auto micro_batch = t.training->read(first, batch);
+    for (int64_t j = 0; j < batch; ++j) record.samples.push_back(t.training->sample_at(first + j));
     t.gradients->begin_micro_batch(k);
     memory.begin_phase(optim::Phase::kForward);
     const at::Tensor loss = t.model->loss_sum(to_tensors(micro_batch));
@@ -157,6 +159,7 @@ Ending train_steps(Trainer& t, RunLog& log, const StopRequest& request, Saver& s
     const StepRecord record = train_step(
         t, {.signal = request.signal_name() != nullptr, .out_of_time = out_of_time()}, log_now);
     interval.add(record);
+    if (options.log_samples) report_samples(t, record, log);
     if (record.skipped) report_skipped_step(record, log);
     if (log_now) {
       if (options.log_per_layer) t.gather->wait_for_all();  // norms of weights
@@ -254,7 +257,8 @@ void run_loop(Trainer& t, RunLog& log) {
     throw_not_finite(t);
   }
   if (!finished && ending.stopped.signal) {
-    throw_interrupted(t, request.signal_name() ? request.signal_name() : "a signal to another rank");
+    throw_interrupted(t,
+                      request.signal_name() ? request.signal_name() : "a signal to another rank");
   }
 }
 

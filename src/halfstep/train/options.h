@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -28,6 +29,8 @@ struct BucketSize {
   friend bool operator==(const BucketSize&, const BucketSize&) = default;
 };
 enum class MatmulPrecision : uint8_t { kAuto, kBF16, kF32 };
+// Whose hyper-parameters a resumed run takes where the command line says another one.
+enum class ResumeHparams : uint8_t { kCli, kCheckpoint };
 
 // Of --num-threads: many more threads than CPUs take minutes for a step that takes a second.
 inline int64_t max_threads() {
@@ -79,6 +82,7 @@ struct Options {
   int64_t log_interval = 10;
   std::string log_dir;  // empty: save
   bool log_per_layer = false;
+  bool log_samples = false;
   bool quiet = false;
   bool check_config = false;
 
@@ -132,12 +136,19 @@ struct Options {
   int64_t keep_every = 0;     // steps that are a multiple stay for ever
   bool no_load_optim = false;
   bool no_load_rng = false;
+  ResumeHparams resume_hparams = ResumeHparams::kCli;
+  bool allow_data_change = false;
+  bool finetune = false;
   bool convert_state = false;
   bool allow_lossy_master = false;
 
   // Names of the flags that were given, even if with the default's value: one that would have no
   // effect is refused.
   std::set<std::string, std::less<>> given;
+
+  // Not a flag: values of the command line, by flag, that gave way to those of the checkpoint in
+  // --load.
+  std::map<std::string, std::string, std::less<>> overruled;
 
   bool is_given(std::string_view flag) const { return given.contains(flag); }
   // Of one rank and step.

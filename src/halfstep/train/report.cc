@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "halfstep/checkpoint/folder.h"
+#include "halfstep/comm/together.h"
 #include "halfstep/core/error.h"
 #include "halfstep/core/thread_pool.h"
 #include "halfstep/io/units.h"
@@ -202,6 +203,14 @@ void report_interval(const Trainer& t, Interval& interval, RunLog& log) {
   }
   log.event(record);
   interval.restart();
+}
+
+void report_samples(const Trainer& t, const StepRecord& step, RunLog& log) {
+  const std::vector<double> own(step.samples.begin(), step.samples.end());
+  const std::vector<double> all = comm::gather(t.ranks, own);
+  log.event({{"event", "samples"},
+             {"step", step.iteration},
+             {"ids", std::vector<int64_t>(all.begin(), all.end())}});
 }
 
 void report_skipped_step(const StepRecord& step, RunLog& log) {

@@ -17,6 +17,8 @@ RunFacts run_facts(const Trainer& trainer);
 
 // The line and the object of an interval, with norms per layer if asked for; starts the next one.
 void report_interval(const Trainer& trainer, Interval& interval, RunLog& log);
+// What the ranks have read, in rank order: that of the global batch. Called by all of them.
+void report_samples(const Trainer& trainer, const StepRecord& step, RunLog& log);
 void report_skipped_step(const StepRecord& step, RunLog& log);
 
 // Memory by class and phase, planned and measured, and where the checkpoint is.

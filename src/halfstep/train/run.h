@@ -10,8 +10,8 @@
 
 namespace halfstep::train {
 
-// Trains as `options` (from checked_options) say; people read rank 0's `terminal`. Called by each of
-// `ranks`, with the same options. With --check-config, prints effective_configuration there and
+// Trains as `options` (from checked_options) say; people read rank 0's `terminal`. Called by each
+// of `ranks`, with the same options. With --check-config, prints effective_configuration there and
 // returns. Throws Error; kInterrupted after a signal
 // (saved by then, with --save), kDiverged after too many non-finite steps in a row.
 void run_training(const Options& options, comm::Communicator& ranks, std::FILE* terminal);

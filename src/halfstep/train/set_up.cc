@@ -17,17 +17,6 @@
 namespace halfstep::train {
 namespace {
 
-// The seed is a part of the place in the data, which --no-load-rng gives up. All other settings
-// have been taken over before (resume.h).
-void take_over_seed(Options& options, const checkpoint::CheckpointReader& reader, RunLog& log) {
-  const checkpoint::TrainState& state = reader.state();
-  if (!options.no_load_rng && static_cast<uint64_t>(options.seed) != state.seed) {
-    log.line(fmt::format("  seed {} of the checkpoint, not {} (--no-load-rng takes the latter)",
-                         state.seed, options.seed));
-    options.seed = static_cast<int64_t>(state.seed);
-  }
-}
-
 void make_samples(Trainer& t) {
   const Options& o = t.options;
   const data::WindowOptions windows{.seq_length = o.seq_length,
@@ -143,14 +132,13 @@ std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& rank
   t.options = options;
 
   const auto checkpoint = open_checkpoint(options, log);
-  if (checkpoint) take_over_seed(t.options, *checkpoint, log);
   t.seed = static_cast<uint64_t>(t.options.seed);
   t.tokens = load_tokens(options.data, options.data_path, options.tokenizer);
   t.config = make_config(options, t.tokens);
   make_samples(t);
   if (checkpoint) {
     check_same_model(checkpoint->state(), t.config);
-    check_same_data(checkpoint->state(), t.options, *t.training);
+    if (!options.finetune) check_same_data(checkpoint->state(), options, *t.training);
   }
   std::optional<model::HfWeights> hf_weights;
   if (!checkpoint && !options.load_hf.empty()) hf_weights.emplace(options.load_hf, t.config);
