@@ -5,10 +5,10 @@ src/halfstep/data/pipe_tokenizer.h; little endian, every message is
 
     magic "hstk" | uint8 code | uint64 payload bytes | payload
 
-This side greets first (vocabulary size, end-of-document id), then answers one message per request
-until its input ends. The folder needs a tokenizer.json; the end-of-document token is taken from
-tokenizer_config.json or special_tokens_map.json (`eos_token`), else config.json (`eos_token_id`).
-Needs the package `tokenizers` and nothing else.
+This side greets first (vocabulary size, end-of-document id, special tokens in front of a text), then
+answers one message per request until its input ends. The folder needs a tokenizer.json; the
+end-of-document token is taken from tokenizer_config.json or special_tokens_map.json (`eos_token`), else
+config.json (`eos_token_id`). Needs the package `tokenizers`, and `jinja2` for conversations.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ import os
 import pathlib
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+from halfstep.chat_template import ChatTemplate
+from halfstep.folder import BadRequest, read_json, token_text
 
 if TYPE_CHECKING:
     import tokenizers
 
 MAGIC = b"hstk"
-VERSION = 2
+VERSION = 3
 HEADER = struct.Struct("<4sBQ")
-ENCODE, DECODE = 1, 2
+ENCODE, DECODE, CHAT = 1, 2, 3
 OK, BAD_REQUEST, MISSING_PACKAGE = 0, 1, 2
-
-
-class BadRequest(Exception):
-    """What was asked for cannot be done; the message goes to the user."""
 
 
 class FolderTokenizer:
@@ -44,7 +43,8 @@ class FolderTokenizer:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         import tokenizers
 
-        path = pathlib.Path(folder) / "tokenizer.json"
+        self._folder = pathlib.Path(folder)
+        path = self._folder / "tokenizer.json"
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises plain Exception
@@ -56,12 +56,21 @@ class FolderTokenizer:
         #: One more than the largest id (ids may have gaps).
         self.vocab_size: int = max(self._ids, default=-1) + 1
         #: The id that ends a document, -1 if the folder names none.
-        self.eod: int = find_eod(pathlib.Path(folder), self._tokenizer)
+        self.eod: int = find_eod(self._folder, self._tokenizer)
+        #: The special tokens that the tokenizer itself puts in front of a text (a BOS; often none).
+        self.prefix: list[int] = find_prefix(self._tokenizer)
+        self._chat_template: ChatTemplate | None = None
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text, without special tokens around it."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def encode_chats(self, conversations: list[dict]) -> list[tuple[list[int], bytes]]:
+        """Ids of each conversation and, for each id, whether a model is to learn it (chat_template)."""
+        if self._chat_template is None:
+            self._chat_template = ChatTemplate(self._folder, self._tokenizer)
+        return [self._chat_template.encode(conversation) for conversation in conversations]
 
     def decode(self, texts: list[list[int]]) -> list[str]:
         """Text of each list of ids, special tokens written out."""
@@ -73,33 +82,19 @@ class FolderTokenizer:
         return self._tokenizer.decode_batch(texts, skip_special_tokens=False)
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadRequest(f"cannot read {path.name}: {error}") from error
-    if not isinstance(content, dict):
-        raise BadRequest(f"cannot read {path.name}: expected a JSON object")
-    return content
-
-
 def find_eod(folder: pathlib.Path, tokenizer: "tokenizers.Tokenizer") -> int:
     """The id of the end-of-document token of a folder, -1 if it has none.
 
     Raises BadRequest if a file names a token that the vocabulary does not have.
     """
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        token = _read_json(folder / name).get("eos_token")
-        if isinstance(token, dict):  # an AddedToken
-            token = token.get("content")
+        token = token_text(read_json(folder / name).get("eos_token"))
         if token is not None:
             eod = tokenizer.token_to_id(token)
             if eod is None:
                 raise BadRequest(f"{name}: eos_token {token!r} is not in the vocabulary")
             return eod
-    eod = _read_json(folder / "config.json").get("eos_token_id")
+    eod = read_json(folder / "config.json").get("eos_token_id")
     if isinstance(eod, list):
         eod = eod[0] if eod else None
     if eod is None:
@@ -107,6 +102,13 @@ def find_eod(folder: pathlib.Path, tokenizer: "tokenizers.Tokenizer") -> int:
     if tokenizer.id_to_token(eod) is None:
         raise BadRequest(f"config.json: eos_token_id {eod} is not in the vocabulary")
     return eod
+
+
+def find_prefix(tokenizer: "tokenizers.Tokenizer") -> list[int]:
+    """The special tokens that a tokenizer's post-processor puts in front of every text."""
+    encoding = tokenizer.encode("a", add_special_tokens=True)
+    count = next((i for i, special in enumerate(encoding.special_tokens_mask) if not special), 0)
+    return encoding.ids[:count]
 
 
 def _ids_to_bytes(ids: list[int]) -> bytes:
@@ -123,7 +125,7 @@ def _bytes_to_ids(data: memoryview) -> list[int]:
     return numbers.tolist()
 
 
-def _answer_encode(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
+def _texts(payload: memoryview) -> list[str]:
     (count,) = struct.unpack_from("<Q", payload, 0)
     at, texts = 8, []
     for number in range(count):
@@ -134,8 +136,12 @@ def _answer_encode(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
         except UnicodeDecodeError as error:
             which = f"text {number}: " if count > 1 else ""
             raise BadRequest(f"{which}not UTF-8 at byte {error.start}") from error
+    return texts
+
+
+def _answer_encode(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
     answer = bytearray()
-    for ids in tokenizer.encode(texts):
+    for ids in tokenizer.encode(_texts(payload)):
         answer += struct.pack("<Q", len(ids)) + _ids_to_bytes(ids)
     return bytes(answer)
 
@@ -151,6 +157,13 @@ def _answer_decode(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
     for text in tokenizer.decode(texts):
         content = text.encode("utf-8")
         answer += struct.pack("<Q", len(content)) + content
+    return bytes(answer)
+
+
+def _answer_chat(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
+    answer = bytearray()
+    for ids, learned in tokenizer.encode_chats([json.loads(text) for text in _texts(payload)]):
+        answer += struct.pack("<Q", len(ids)) + _ids_to_bytes(ids) + learned
     return bytes(answer)
 
 
@@ -170,8 +183,9 @@ def serve(folder: str, requests: BinaryIO, answers: BinaryIO) -> None:
     except BadRequest as error:
         _write(answers, BAD_REQUEST, str(error).encode())
         return
-    _write(answers, OK, struct.pack("<Iqq", VERSION, tokenizer.vocab_size, tokenizer.eod))
-    handlers = {ENCODE: _answer_encode, DECODE: _answer_decode}
+    greeting = struct.pack("<IqqQ", VERSION, tokenizer.vocab_size, tokenizer.eod, len(tokenizer.prefix))
+    _write(answers, OK, greeting + _ids_to_bytes(tokenizer.prefix))
+    handlers = {ENCODE: _answer_encode, DECODE: _answer_decode, CHAT: _answer_chat}
     while header := requests.read(HEADER.size):
         magic, code, size = HEADER.unpack(header)
         if magic != MAGIC or code not in handlers:
@@ -183,6 +197,8 @@ def serve(folder: str, requests: BinaryIO, answers: BinaryIO) -> None:
             answer = handlers[code](tokenizer, payload)
         except BadRequest as error:
             _write(answers, BAD_REQUEST, str(error).encode())
+        except ImportError as error:
+            _write(answers, MISSING_PACKAGE, f"{sys.executable}: {error}".encode())
         else:
             _write(answers, OK, answer)
 

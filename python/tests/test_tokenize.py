@@ -60,7 +60,8 @@ def test_greets_then_answers(bpe, bpe_folder):
     ids = bpe.encode("don't", add_special_tokens=False).ids
     requests = encode_request(b"don't", b"") + decode_request(ids, [], ids[:1])
     greeting, encoded, decoded = converse(bpe_folder, requests)
-    assert greeting == (tokenize.OK, struct.pack("<Iqq", 2, 1000, bpe.token_to_id(EOD)))
+    assert greeting == (
+        tokenize.OK, struct.pack("<IqqQi", 3, 1000, bpe.token_to_id(EOD), 1, bpe.token_to_id(EOD)))
     assert encoded == (tokenize.OK, struct.pack(f"<Q{len(ids)}iQ", len(ids), *ids, 0))
     first = bpe.decode(ids[:1]).encode()
     texts = [b"don't", b"", first]
@@ -105,6 +106,15 @@ def test_truncation_and_padding_of_the_folder_are_off(bpe, bpe_folder, tmp_path)
     ids = tokenize.FolderTokenizer(tmp_path).encode([text])[0]
     assert ids == bpe.encode(text, add_special_tokens=False).ids
     assert len(ids) > 4
+
+
+def test_special_tokens_in_front_are_those_of_the_post_processor(bpe_folder, wide_folder, tmp_path):
+    assert tokenize.FolderTokenizer(bpe_folder).prefix == [0]  # as Llama's BOS
+    assert tokenize.FolderTokenizer(wide_folder).prefix == []
+    content = json.loads((bpe_folder / "tokenizer.json").read_text())
+    content["post_processor"]["single"].reverse()  # behind the text, as an EOS
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert tokenize.FolderTokenizer(tmp_path).prefix == []
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,11 @@ std::vector<Effect> run_effects(const TestFolder& folder) {
        kLoss,
        {"--data", folder / "two_a", folder / "two_b"}},
       {"eod-mask-loss", {"--eod-mask-loss"}, kLoss, {"--data", folder / "two_a", folder / "two_b"}},
+      {"no-packing", {"--no-packing"}, kLoss, {"--data", folder / "examples.jsonl"}},
+      {"long-examples",
+       {"--long-examples", "drop"},
+       allows,
+       {"--data", folder / "long_examples.jsonl"}},
       {"micro-batch-size",
        {"--micro-batch-size", "4"},
        says("a step reads 1 x 4"),
@@ -306,6 +311,16 @@ TEST_F(FlagEffects, Running) {
     // Documents that are shorter than a sequence, so that every sequence has a boundary.
     std::ofstream(*folder_ / name) << "seven words";
   }
+  std::ofstream examples(*folder_ / "examples.jsonl");
+  std::ofstream long_examples(*folder_ / "long_examples.jsonl");
+  for (int i = 0; i < 40; ++i) {
+    const std::string words = "two words".substr(i % 6);
+    examples << R"({"prompt": "a", "completion": ")" << words << "\"}\n";
+    long_examples << R"({"prompt": "a", "completion": ")" << (i % 9 ? words : words + words + words)
+                  << "\"}\n";
+  }
+  examples.close();
+  long_examples.close();
   // Their 24 tokens are one sequence of 16, all of it for training.
   check_effects(run_effects(*folder_), text_);
 }

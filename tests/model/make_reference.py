@@ -2,11 +2,14 @@
 
 Usage: make_reference.py DIR. For each case DIR/CASE gets a Hugging Face folder (config.json and
 model.safetensors, or shards) and reference.safetensors with: tokens, targets [batch, seq]; logits;
-loss (the sum of token losses); grad.NAME of every parameter. Everything is FP32 and seeded; nothing
-is downloaded.
+loss (the sum of token losses); grad.NAME of every parameter. DIR/finetune_* have examples.jsonl too,
+and loss and gradients are sums over its examples, each of which went through the model alone with
+labels of -100 on its prompt. Everything is FP32 and seeded; nothing is downloaded.
 """
 
+import json
 import pathlib
+import random
 import sys
 
 import torch
@@ -98,10 +101,58 @@ def make(case, out):
     save_file(reference, out / "reference.safetensors")
 
 
+FINETUNE_CASES = {
+    "finetune_qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 24, "vocab_size": 257}),
+    "finetune_llama": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True, "vocab_size": 257}),
+}
+END = 256  # of byte tokens
+
+
+def make_finetune(case, out):
+    model_class, config_class, changes = FINETUNE_CASES[case]
+    config = config_class(**(SIZES | changes))
+    generator = torch.Generator().manual_seed(99)
+    torch.manual_seed(99)
+    model = model_class(config).float()
+    randomise(model, generator)
+    model.tie_weights()
+
+    draw = random.Random(7)
+    words = "red green blué sky sea 中 tree".split()
+    examples = []
+    for _ in range(14):
+        prompt, completion = (" ".join(draw.choices(words, k=draw.randint(1, 3))) for _ in range(2))
+        examples.append({"prompt": prompt, "completion": completion})
+    (out / "examples.jsonl").write_text("".join(json.dumps(e) + "\n" for e in examples))
+    loss_sum, num_targets, longest = torch.zeros(()), 0, 0
+    for example in examples:
+        prompt, completion = (list(example[key].encode()) for key in ("prompt", "completion"))
+        tokens = torch.tensor([prompt + completion + [END]])
+        labels = torch.tensor([[-100] * len(prompt) + completion + [END]])
+        count = len(completion) + 1
+        # The library's own loss, a mean over labels that count; its shift by one is inside.
+        loss = model(input_ids=tokens, labels=labels).loss * count
+        loss.backward()
+        loss_sum += loss.detach()
+        num_targets += count
+        longest = max(longest, tokens.shape[1])
+    assert longest <= SEQ + 1, "an example does not fit into a row of the test"
+
+    model.save_pretrained(out)
+    reference = {"loss": loss_sum, "tokens": tokens, "targets": labels, "num_targets": torch.tensor(num_targets)}
+    for name, parameter in model.named_parameters():
+        reference[f"grad.{name}"] = parameter.grad
+    save_file(reference, out / "reference.safetensors")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)  # the reference does not depend on the machine's size
     for case in CASES:
         directory = pathlib.Path(sys.argv[1]) / case
         directory.mkdir(parents=True, exist_ok=True)
         make(case, directory)
-    print(f"wrote {len(CASES)} reference models to {sys.argv[1]}")
+    for case in FINETUNE_CASES:
+        directory = pathlib.Path(sys.argv[1]) / case
+        directory.mkdir(parents=True, exist_ok=True)
+        make_finetune(case, directory)
+    print(f"wrote {len(CASES) + len(FINETUNE_CASES)} reference models to {sys.argv[1]}")

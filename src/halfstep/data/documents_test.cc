@@ -110,8 +110,10 @@ class PickyTokenizer final : public Tokenizer {
   std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>>) override {
     return {};
   }
+  std::vector<Example> encode_chats(std::span<const std::string_view>) override { return {}; }
   int64_t vocab_size() const override { return 257; }
   int64_t eod() const override { return eod_id; }
+  std::span<const int32_t> prefix() const override { return {}; }
   int64_t calls = 0, eod_id = 256;
 };
 

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::string_view kMagic = "hstk";
 constexpr size_t kHeaderBytes = 13;
-constexpr uint32_t kVersion = 2;
-constexpr uint8_t kEncode = 1, kDecode = 2;
+constexpr uint32_t kVersion = 3;
+constexpr uint8_t kEncode = 1, kDecode = 2, kChat = 3;
 enum Answer : uint8_t { kOk = 0, kBadRequest = 1, kMissingPackage = 2 };
 // Loading a big tokenizer.json on a busy machine takes seconds; this only has to be finite.
 constexpr Subprocess::Duration kPatience{300'000};
@@ -49,6 +49,16 @@ bool take(std::string_view& in, T* value) {
   std::memcpy(value, in.data(), sizeof *value);
   in.remove_prefix(sizeof *value);
   return true;
+}
+
+std::string request_of(std::span<const std::string_view> texts) {
+  std::string request;
+  append(request, static_cast<uint64_t>(texts.size()));
+  for (const std::string_view text : texts) {
+    append(request, static_cast<uint64_t>(text.size()));
+    request += text;
+  }
+  return request;
 }
 
 }  // namespace
@@ -84,10 +94,25 @@ void PipeTokenizer::hello() {
   const std::string payload = receive_answer(0);
   std::string_view in = payload;
   uint32_t version = 0;
-  if (!take(in, &version) || !take(in, &vocab_size_) || !take(in, &eod_) || !in.empty() ||
-      version != kVersion || vocab_size_ < 1 || eod_ < -1 || eod_ >= vocab_size_) {
+  if (!take(in, &version) || !take(in, &vocab_size_) || !take(in, &eod_) || version != kVersion ||
+      vocab_size_ < 1 || eod_ < -1 || eod_ >= vocab_size_) {
     garbage(fmt::format("a greeting that is not of protocol version {}", kVersion));
   }
+  prefix_ = take_ids(in);
+  if (!in.empty()) garbage("more than a greeting");
+}
+
+std::vector<int32_t> PipeTokenizer::take_ids(std::string_view& in) {
+  uint64_t count = 0;
+  if (!take(in, &count) || count > in.size() / sizeof(int32_t)) garbage("a truncated answer");
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) {
+    take(in, &id);
+    if (id < 0 || id >= vocab_size_) {
+      garbage(fmt::format("the id {}, which is not in its vocabulary", id));
+    }
+  }
+  return ids;
 }
 
 std::string PipeTokenizer::receive_answer(size_t request_bytes) {
@@ -114,7 +139,7 @@ std::string PipeTokenizer::receive_answer(size_t request_bytes) {
       throw InputError(fmt::format("tokenizer '{}': {}", folder_, payload));
     case kMissingPackage:
       throw InputError(fmt::format("tokenizer '{}': {}", folder_, payload),
-                       "pip install tokenizers");
+                       "pip install tokenizers jinja2");
     default:
       garbage(fmt::format("the unknown answer {}", code));
   }
@@ -133,24 +158,26 @@ std::string PipeTokenizer::ask(uint8_t code, const std::string& payload) {
 
 std::vector<std::vector<int32_t>> PipeTokenizer::encode_batch(
     std::span<const std::string_view> texts) {
-  std::string request;
-  append(request, static_cast<uint64_t>(texts.size()));
-  for (const std::string_view text : texts) {
-    append(request, static_cast<uint64_t>(text.size()));
-    request += text;
-  }
   return guarded([&] {
-    const std::string answer = ask(kEncode, request);
+    const std::string answer = ask(kEncode, request_of(texts));
     std::string_view in = answer;
     std::vector<std::vector<int32_t>> all(texts.size());
-    for (auto& ids : all) {
-      uint64_t count = 0;
-      if (!take(in, &count) || count > in.size() / sizeof(int32_t)) garbage("a truncated answer");
-      ids.resize(count);
-      for (int32_t& id : ids) {
-        take(in, &id);
-        if (id < 0 || id >= vocab_size_)
-          garbage(fmt::format("the id {}, which is not in its vocabulary", id));
+    for (auto& ids : all) ids = take_ids(in);
+    if (!in.empty()) garbage("more than was asked for");
+    return all;
+  });
+}
+
+std::vector<Example> PipeTokenizer::encode_chats(std::span<const std::string_view> conversations) {
+  return guarded([&] {
+    const std::string answer = ask(kChat, request_of(conversations));
+    std::string_view in = answer;
+    std::vector<Example> all(conversations.size());
+    for (Example& example : all) {
+      example.tokens = take_ids(in);
+      example.learned.resize(example.tokens.size());
+      for (uint8_t& learned : example.learned) {
+        if (!take(in, &learned) || learned > 1) garbage("an answer without what is learned");
       }
     }
     if (!in.empty()) garbage("more than was asked for");

@@ -5,12 +5,16 @@
 // Protocol (python/halfstep/tokenize.py is the other end), little endian. Every message is
 //   magic "hstk" | uint8 code | uint64 payload bytes | payload
 // The child speaks first, then answers each request with one message.
-//   hello    code 0: uint32 protocol version (2), int64 vocabulary size, int64 end-of-document id
-//            or −1
+//   hello    code 0: uint32 protocol version (3), int64 vocabulary size, int64 end-of-document id
+//            or −1, uint64 number of special tokens in front of a text, then those, int32 each
 //   encode   code 1: uint64 number of texts, then per text uint64 bytes and its UTF-8
 //            answer: per text uint64 number of ids, then the ids, int32 each
 //   decode   code 2: uint64 number of texts, then per text uint64 number of ids and the ids
 //            answer: per text uint64 bytes and its UTF-8
+//   chat     code 3: uint64 number of conversations, then per conversation uint64 bytes and its
+//   JSON
+//            answer: per conversation uint64 number of ids, then the ids, int32 each, then a uint8
+//            per id: 1 if it is learned, else 0
 //   answers  code 0: as above; 1: the request was bad; 2: a package is missing; both with a
 //   message.
 #pragma once
@@ -34,8 +38,10 @@ class PipeTokenizer final : public Tokenizer {
 
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts) override;
   std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>> texts) override;
+  std::vector<Example> encode_chats(std::span<const std::string_view> conversations) override;
   int64_t vocab_size() const override { return vocab_size_; }
   int64_t eod() const override { return eod_; }
+  std::span<const int32_t> prefix() const override { return prefix_; }
 
  private:
   void hello();
@@ -46,11 +52,14 @@ class PipeTokenizer final : public Tokenizer {
   template <typename Talk>
   auto guarded(Talk&& talk);
   [[noreturn]] void garbage(const std::string& what);
+  // Takes a number of ids and the ids off the front of an answer.
+  std::vector<int32_t> take_ids(std::string_view& in);
 
   std::string folder_;
   Subprocess::Duration patience_;
   std::unique_ptr<Subprocess> child_;
   int64_t vocab_size_ = 0, eod_ = -1;
+  std::vector<int32_t> prefix_;
 };
 
 }  // namespace halfstep::data

@@ -37,6 +37,12 @@ std::vector<std::string> ByteTokenizer::decode_batch(std::span<const std::vector
   return all;
 }
 
+std::vector<Example> ByteTokenizer::encode_chats(std::span<const std::string_view>) {
+  throw InputError("--tokenizer byte has no chat template for {\"messages\"}",
+                   "give the tokenizer folder of a chat model (--tokenizer DIR), or {\"prompt\", "
+                   "\"completion\"} examples");
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {
   if (spec == "byte") return std::make_unique<ByteTokenizer>();
   if (!std::filesystem::exists(std::filesystem::path(spec) / "tokenizer.json")) {

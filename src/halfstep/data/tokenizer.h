@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "halfstep/data/example.h"
+
 namespace halfstep::data {
 
 class Tokenizer {
@@ -28,10 +30,16 @@ class Tokenizer {
   std::string decode(const std::vector<int32_t>& ids) {
     return std::move(decode_batch({&ids, 1})[0]);
   }
+  // Conversations, each a JSON object {"messages": […], "tools": […]} (the latter may be missing),
+  // through the tokenizer's chat template: what assistants say is learned. Throws InputError if it
+  // has none, or for a conversation that the template refuses.
+  virtual std::vector<Example> encode_chats(std::span<const std::string_view> conversations) = 0;
   // One more than the largest id.
   virtual int64_t vocab_size() const = 0;
   // The id that ends a document, −1 if there is none.
   virtual int64_t eod() const = 0;
+  // The special tokens that the tokenizer itself puts in front of a text (a BOS); often none.
+  virtual std::span<const int32_t> prefix() const = 0;
 };
 
 // 256 byte values and the end marker 256, which has no text. Takes any bytes;
@@ -43,8 +51,10 @@ class ByteTokenizer final : public Tokenizer {
 
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts) override;
   std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>> texts) override;
+  std::vector<Example> encode_chats(std::span<const std::string_view> conversations) override;
   int64_t vocab_size() const override { return kVocabSize; }
   int64_t eod() const override { return kEod; }
+  std::span<const int32_t> prefix() const override { return {}; }
 };
 
 // `--tokenizer SPEC`: "byte" or a folder with a tokenizer.json. Throws InputError if the folder or

@@ -50,9 +50,14 @@ std::string header(int code, int bytes) {
          "\\0\\0\\0\\0\\0\\0\\0'; ";
 }
 
-// Greets with version 2, 5 ids, end marker 4.
-std::string greeting() {
-  return header(0, 20) + "printf '\\2\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\4\\0\\0\\0\\0\\0\\0\\0'; ";
+// A greeting: the version, how many ids there are, the end marker, and one token in front of texts.
+std::string greeting(char version = '3', char vocab_size = '5', char eod = '4', char prefix = '3') {
+  const std::string zeros = "\\0\\0\\0\\0\\0\\0\\0";
+  const auto number = [&](char digit, int bytes) {
+    return std::string("\\") + digit + zeros.substr(0, 2 * (bytes - 1));
+  };
+  return header(0, 32) + "printf '" + number(version, 4) + number(vocab_size, 8) + number(eod, 8) +
+         number('1', 8) + number(prefix, 4) + "'; ";
 }
 // Reads one request: the header, the number of texts, one length, and a text of one byte.
 const std::string kReadOne = "head -c 30 > /dev/null; ";
@@ -68,6 +73,7 @@ TEST(PipeTokenizer, SpeaksTheProtocol) {
                          "printf '\\2\\0\\0\\0\\0\\0\\0\\0hi\\0\\0\\0\\0\\0\\0\\0\\0'");
   EXPECT_EQ(tokenizer.vocab_size(), 5);
   EXPECT_EQ(tokenizer.eod(), 4);
+  EXPECT_THAT(tokenizer.prefix(), ElementsAre(3));
   EXPECT_THAT(tokenizer.encode("x"), ElementsAre(3, 4));
   // Header, number of texts, two lengths, three ids.
   const std::vector<std::vector<int32_t>> ids{{3, 4}, {1}};
@@ -111,19 +117,14 @@ TEST(PipeTokenizer, GarbageIsRefused) {
   EXPECT_THAT(error_of_child("echo Loading tokenizer, please wait"), HasSubstr("no answer"));
   EXPECT_THAT(error_of_child(header(5, 0)), HasSubstr("unknown answer 5"));
   EXPECT_THAT(error_of_child(header(0, 3) + "printf abc"), HasSubstr("greeting"));
-  // Version 1; no ids; an end marker outside the vocabulary.
+  // Another version; no ids; an end marker, and a token in front, outside the vocabulary.
+  for (const std::string& bad : {greeting('2'), greeting('3', '0'), greeting('3', '5', '5')}) {
+    EXPECT_THAT(error_of_child(bad), HasSubstr("greeting"));
+  }
+  EXPECT_THAT(error_of_child(greeting('3', '5', '4', '5')), HasSubstr("the id 5"));
   EXPECT_THAT(
-      error_of_child(header(0, 20) +
-                     "printf '\\1\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\4\\0\\0\\0\\0\\0\\0\\0'"),
-      HasSubstr("greeting"));
-  EXPECT_THAT(
-      error_of_child(header(0, 20) +
-                     "printf '\\2\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'"),
-      HasSubstr("greeting"));
-  EXPECT_THAT(
-      error_of_child(header(0, 20) +
-                     "printf '\\2\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0'"),
-      HasSubstr("greeting"));
+      error_of_child(header(0, 20) + greeting().substr(greeting().find("printf '\\3")) + "exit 0"),
+      HasSubstr("truncated"));
   const std::string asked = greeting() + kReadOne;
   EXPECT_THAT(error_of_child(asked + header(0, 8) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0'"),
               HasSubstr("truncated"));
@@ -139,9 +140,29 @@ TEST(PipeTokenizer, GarbageIsRefused) {
   EXPECT_THAT(decoding(header(0, 8) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0'"), HasSubstr("truncated"));
   EXPECT_THAT(decoding(header(0, 10) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0ab'"),
               HasSubstr("more than was asked for"));
+  const auto chatting = [&](const std::string& answer) {
+    const std::string_view chat = "{}";
+    return input_error_of([&] {
+      child(greeting() + "head -c 31 > /dev/null; " + answer).encode_chats({&chat, 1});
+    });
+  };
+  EXPECT_THAT(chatting(header(0, 12) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0\\2\\0\\0\\0'"),
+              HasSubstr("without what is learned"));
+  EXPECT_THAT(chatting(header(0, 13) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0\\2\\0\\0\\0\\2'"),
+              HasSubstr("without what is learned"));
   // An answer that claims 2^63 bytes must not be allocated.
   EXPECT_THAT(error_of_child(asked + "printf 'hstk\\0\\0\\0\\0\\0\\0\\0\\0\\200'; exit 0"),
               HasSubstr("exit status 0"));
+}
+
+TEST(PipeTokenizer, ConversationsComeWithWhatIsLearned) {
+  auto tokenizer = child(greeting() + "head -c 31 > /dev/null; " + header(0, 18) +
+                         "printf '\\2\\0\\0\\0\\0\\0\\0\\0\\3\\0\\0\\0\\4\\0\\0\\0\\0\\1'");
+  const std::string_view chat = "{}";
+  const std::vector<Example> examples = tokenizer.encode_chats({&chat, 1});
+  ASSERT_EQ(examples.size(), 1u);
+  EXPECT_THAT(examples[0].tokens, ElementsAre(3, 4));
+  EXPECT_THAT(examples[0].learned, ElementsAre(0, 1));
 }
 
 TEST(PipeTokenizer, RefusalsOfTheChildKeepItAlive) {
@@ -156,7 +177,7 @@ TEST(PipeTokenizer, AMissingPackageComesWithThePipLine) {
     child(header(2, 4) + "printf none");
     FAIL() << "expected an InputError";
   } catch (const InputError& error) {
-    EXPECT_THAT(error.hint(), HasSubstr("pip install tokenizers"));
+    EXPECT_THAT(error.hint(), HasSubstr("pip install tokenizers jinja2"));
   }
 }
 

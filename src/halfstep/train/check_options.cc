@@ -8,6 +8,7 @@
 #include "halfstep/core/error.h"
 #include "halfstep/kernels/rounding_policy.h"
 #include "halfstep/train/flags.h"
+#include "halfstep/train/tokens.h"
 
 namespace halfstep::train {
 namespace {
@@ -53,11 +54,23 @@ void check_model(const Options& o) {
 
 void check_data(const Options& o) {
   refuse_if(o.data.empty() && o.data_path.empty(), "no data",
-            "give --data FILE… (text) or --data-path PREFIX… (.bin/.idx)");
+            "give --data FILE… (text or .jsonl) or --data-path PREFIX… (.bin/.idx)");
   refuse_if(!o.data.empty() && !o.data_path.empty(), "--data and --data-path together",
             "tokenize the text with `halfstep data build` and give all as --data-path");
   refuse_if(!o.data.empty() && o.tokenizer.empty(), "--data needs a tokenizer",
             "add --tokenizer byte or --tokenizer DIR");
+  const bool examples = names_examples(o.data);
+  for (const char* flag : {"no-packing", "long-examples"}) {
+    refuse_if(o.is_given(flag) && !examples,
+              fmt::format("--{} has no effect without examples", flag),
+              "drop it, or give .jsonl files of examples in --data");
+  }
+  for (const char* flag : {"reset-position-ids", "reset-attention-mask", "eod-mask-loss"}) {
+    refuse_if(o.is_given(flag) && examples,
+              fmt::format("--{} has no effect on examples: each has its own attention and positions",
+                          flag),
+              "drop it");
+  }
   refuse_if(o.tokenizer.empty() && o.padded_vocab_size == 0 && o.load_hf.empty() &&
                 o.checkpoint_model.empty(),
             "the size of the vocabulary is not known", "give --padded-vocab-size N or --tokenizer");

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "halfstep/core/error.h"
 #include "halfstep/train/flags.h"
 
@@ -109,6 +111,21 @@ TEST(CheckOptions, RefusesContradictionsAndFlagsWithoutEffect) {
   expect_refused({"--no-load-optim"}, "no effect without --load", "--load");
   expect_refused({"--log-per-layer"}, "log.jsonl", "--log-dir");
   expect_refused({"--data-path", "x"}, "together", "--data-path");
+  // --data of small_run is a text; lists are joined.
+  expect_refused({"--no-packing"}, "no effect without examples", ".jsonl");
+  expect_refused({"--long-examples", "refuse"}, "no effect without examples", ".jsonl");
+  expect_refused({"--data", "b.jsonl"}, "b.jsonl is a file of examples, a.txt is not", "fine-tuning");
+}
+
+TEST(CheckOptions, FlagsOfDocumentsHaveNoEffectOnExamples) {
+  std::vector<std::string> args = small_run({"--no-packing", "--long-examples", "drop"});
+  std::replace(args.begin(), args.end(), std::string("a.txt"), std::string("a.jsonl"));
+  EXPECT_TRUE(checked_options(parse_flags(args).options).no_packing);
+  for (const char* flag : {"--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"}) {
+    auto with = args;
+    with.push_back(flag);
+    EXPECT_THROW(checked_options(parse_flags(with).options), UsageError) << flag;
+  }
 }
 
 TEST(CheckOptions, RefusesRoundingThatStallsUnlessAllowed) {

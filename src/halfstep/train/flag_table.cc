@@ -183,6 +183,9 @@ const Choices<ResumeHparams> kResumeHparams{{"cli", ResumeHparams::kCli},
 const Choices<MatmulPrecision> kMatmulPrecisions{{"auto", MatmulPrecision::kAuto},
                                                  {"bf16", MatmulPrecision::kBF16},
                                                  {"fp32", MatmulPrecision::kF32}};
+const Choices<LongExamples> kLongExamples{{"refuse", LongExamples::kRefuse},
+                                          {"truncate", LongExamples::kTruncate},
+                                          {"drop", LongExamples::kDrop}};
 const Choices<std::optional<Rounding>> kRoundings{
     {"auto", std::nullopt}, {"nearest", Rounding::kNearest}, {"stochastic", Rounding::kStochastic}};
 const Choices<std::optional<Dtype>> kExpAvgDtypes{{"fp32", Dtype::kF32}, {"bf16", Dtype::kBF16}};
@@ -228,7 +231,8 @@ void add_data(Table& t) {
   t.list("data-path", "[WEIGHT] PREFIX…", &Options::data_path,
          ".bin/.idx files; several are mixed, by weight if weights are given");
   t.list("data", "FILE…", &Options::data,
-         "text files, a document each; @LIST reads their names from a file, one a line");
+         "text files, a document each, or .jsonl files of examples for fine-tuning; @LIST reads "
+         "their names from a file, one a line");
   t.text("tokenizer", "byte|DIR", &Options::tokenizer,
          "byte (built in), or a Hugging Face folder (needs the Python package tokenizers)");
   t.also("tokenizer-name-or-path", "tokenizer", "DIR", &Options::tokenizer);
@@ -240,6 +244,9 @@ void add_data(Table& t) {
            "attention does not cross documents");
   t.on_off("eod-mask-loss", &Options::eod_mask_loss,
            "no loss on the token after the end of a document");
+  t.on_off("no-packing", &Options::no_packing, "examples: one in each sequence, the rest padding");
+  t.choice("long-examples", &Options::long_examples, kLongExamples,
+           "examples that are longer than --seq-length");
 }
 
 void add_run(Table& t) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "halfstep/core/dtype.h"
+#include "halfstep/data/example.h"
 
 namespace halfstep::train {
 
@@ -31,6 +32,7 @@ struct BucketSize {
 enum class MatmulPrecision : uint8_t { kAuto, kBF16, kF32 };
 // Whose hyper-parameters a resumed run takes where the command line says another one.
 enum class ResumeHparams : uint8_t { kCli, kCheckpoint };
+using data::LongExamples;
 
 // Of --num-threads: many more threads than CPUs take minutes for a step that takes a second.
 inline int64_t max_threads() {
@@ -61,13 +63,16 @@ struct Options {
 
   // Data.
   std::vector<std::string> data_path;  // .bin/.idx prefixes, each possibly after its weight
-  std::vector<std::string> data;       // text files, or @LIST: a file with one path a line
+  std::vector<std::string> data;       // text or .jsonl, or @LIST: a file with one path a line
   std::string tokenizer;               // "byte" or a Hugging Face folder
   std::string split = "969,30,1";
   int64_t seq_length = 0;
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
+  // Of examples (.jsonl) only.
+  bool no_packing = false;
+  LongExamples long_examples = LongExamples::kRefuse;
 
   // Run.
   int64_t micro_batch_size = 0;

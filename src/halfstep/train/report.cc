@@ -13,6 +13,7 @@
 #include "halfstep/comm/together.h"
 #include "halfstep/core/error.h"
 #include "halfstep/core/thread_pool.h"
+#include "halfstep/data/example_sampler.h"
 #include "halfstep/io/units.h"
 #include "halfstep/kernels/implementation.h"
 #include "halfstep/optim/memory_counter.h"
@@ -80,6 +81,34 @@ void report_memory(const Trainer& t, RunLog& log) {
                            "scratch", io::format_bytes(planned),
                            io::format_bytes(t.reducer->scratch_bytes())));
   }
+}
+
+// What fine-tuning examples became: how much of a sequence has a loss, and how much is padding.
+void report_examples(const Trainer& t, RunLog& log) {
+  if (!t.tokens.examples) return;
+  for (const data::SampleSource* source : {t.training.get(), t.validation.get()}) {
+    const auto* examples = dynamic_cast<const data::ExampleSampler*>(source);
+    if (examples == nullptr) continue;
+    const char* split = source == t.training.get() ? "training" : "validation";
+    log.detail(fmt::format(
+        "  {:<10} {} examples with {} tokens, {} of them learned, in {} sequences that are {:.1f} % "
+        "full",
+        split, examples->num_examples(), examples->num_tokens(), examples->num_targets(),
+        examples->samples_per_epoch(), 100 * examples->fill()));
+    log.event({{"event", "examples"},
+               {"split", split},
+               {"examples", examples->num_examples()},
+               {"tokens", examples->num_tokens()},
+               {"targets", examples->num_targets()},
+               {"sequences", examples->samples_per_epoch()},
+               {"fill", examples->fill()}});
+  }
+  const data::LongExampleCounts& long_ones = t.tokens.too_long;
+  if (long_ones.longest == 0) return;
+  log.line(fmt::format("  --long-examples: {} examples truncated, {} dropped; the longest, {}, has {} "
+                       "tokens",
+                       long_ones.truncated, long_ones.dropped, long_ones.longest_name,
+                       long_ones.longest));
 }
 
 void report_ranks(const Trainer& t, RunLog& log) {
@@ -165,6 +194,7 @@ void report_start(const Trainer& t, RunLog& log) {
       t.validation ? t.validation->samples_per_epoch() : 0, t.options.num_micro_batches(),
       t.options.micro_batch_size,
       t.ranks.size() == 1 ? "" : fmt::format(" on each of {} ranks", t.ranks.size())));
+  report_examples(t, log);
   log.detail(t.ranks.size() == 1 ? "memory" : "memory of a rank");
   report_memory(t, log);
   report_rounding(t, log);

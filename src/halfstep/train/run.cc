@@ -30,7 +30,7 @@ void run_training(const Options& options, comm::Communicator& ranks, std::FILE* 
 }
 
 nlohmann::ordered_json effective_configuration(const Options& options) {
-  const TokenSources tokens = load_tokens(options.data, options.data_path, options.tokenizer);
+  const TokenSources tokens = load_tokens(data_options(options));
   const arch::ModelConfig config = make_config(options, tokens);
   const auto parameters = arch::parameter_list(config);
   const layout::Layout layout = plan_layout(options, parameters);

@@ -19,15 +19,16 @@ namespace {
 
 void make_samples(Trainer& t) {
   const Options& o = t.options;
-  const data::WindowOptions windows{.seq_length = o.seq_length,
-                                    .eod_token = t.tokens.eod_token,
-                                    .reset_position_ids = o.reset_position_ids,
-                                    .reset_attention_mask = o.reset_attention_mask,
-                                    .eod_mask_loss = o.eod_mask_loss,
-                                    .vocab_size = t.config.vocab_size};
-  t.training = make_samples(t.tokens, windows, t.seed, o.split, Split::kTraining);
+  const SampleOptions samples{.windows = {.seq_length = o.seq_length,
+                                          .eod_token = t.tokens.eod_token,
+                                          .reset_position_ids = o.reset_position_ids,
+                                          .reset_attention_mask = o.reset_attention_mask,
+                                          .eod_mask_loss = o.eod_mask_loss,
+                                          .vocab_size = t.config.vocab_size},
+                              .packing = !o.no_packing};
+  t.training = make_samples(t.tokens, samples, t.seed, o.split, Split::kTraining);
   if (o.eval_iters > 0) {
-    t.validation = make_samples(t.tokens, windows, t.seed, o.split, Split::kValidation);
+    t.validation = make_samples(t.tokens, samples, t.seed, o.split, Split::kValidation);
   }
   if (!t.validation && o.is_given("eval-interval")) {
     throw UsageError(fmt::format("--eval-interval has no effect: --split {} leaves no validation "
@@ -133,7 +134,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& rank
 
   const auto checkpoint = open_checkpoint(options, log);
   t.seed = static_cast<uint64_t>(t.options.seed);
-  t.tokens = load_tokens(options.data, options.data_path, options.tokenizer);
+  t.tokens = load_tokens(data_options(options));
   t.config = make_config(options, t.tokens);
   make_samples(t);
   if (checkpoint) {

@@ -2,11 +2,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <sstream>
 
 #include "halfstep/core/error.h"
+#include "halfstep/data/example_sampler.h"
 #include "halfstep/data/indexed_dataset.h"
 #include "halfstep/data/memory_dataset.h"
 #include "halfstep/data/split.h"
@@ -41,11 +43,6 @@ std::shared_ptr<const data::TokenDataset> tokenize_files(const std::vector<std::
                                : fmt::format("{} and {} more files", files[0], files.size() - 1);
   auto dataset = std::make_shared<data::MemoryDataset>(name);
   for (const std::string& file : files) {
-    if (file.ends_with(".jsonl")) {
-      throw UsageError(
-          fmt::format("{}: fine-tuning data are not implemented in this version", file),
-          "give text files, or `halfstep data build` for JSON lines of documents");
-    }
     std::vector<int32_t> ids = tokenizer.encode(io::read_text_file(file));
     if (ids.empty()) continue;
     if (tokenizer.eod() >= 0) ids.push_back(static_cast<int32_t>(tokenizer.eod()));
@@ -93,9 +90,32 @@ void open_prefixes(const std::vector<std::string>& data_path, TokenSources& toke
 
 }  // namespace
 
-TokenSources load_tokens(const std::vector<std::string>& data,
-                         const std::vector<std::string>& data_path, const std::string& tokenizer) {
+DataOptions data_options(const Options& o) {
+  return {.data = o.data,
+          .data_path = o.data_path,
+          .tokenizer = o.tokenizer,
+          .seq_length = o.seq_length,
+          .long_examples = o.long_examples};
+}
+
+bool names_examples(const std::vector<std::string>& data) {
+  if (data.empty()) return false;
+  const std::vector<std::string> files = expand_lists(data);
+  const auto is_jsonl = [](const std::string& file) { return file.ends_with(".jsonl"); };
+  const auto count = std::count_if(files.begin(), files.end(), is_jsonl);
+  if (count > 0 && count < std::ssize(files)) {
+    throw UsageError(
+        fmt::format("--data: {} is a file of examples, {} is not",
+                    *std::find_if(files.begin(), files.end(), is_jsonl),
+                    *std::find_if_not(files.begin(), files.end(), is_jsonl)),
+        "give .jsonl files of examples (fine-tuning) or text files (pre-training)");
+  }
+  return count > 0;
+}
+
+TokenSources load_tokens(const DataOptions& options) {
   TokenSources tokens;
+  const std::string& tokenizer = options.tokenizer;
   std::unique_ptr<data::Tokenizer> coder;
   if (!tokenizer.empty()) {
     coder = data::make_tokenizer(tokenizer);
@@ -103,21 +123,43 @@ TokenSources load_tokens(const std::vector<std::string>& data,
     tokens.eod_token = coder->eod();
     tokens.token_is_byte = tokenizer == "byte";
   }
-  if (!data.empty()) {
-    tokens.datasets = {tokenize_files(data, *coder)};
+  if (names_examples(options.data)) {
+    auto read = data::read_examples(expand_lists(options.data), *coder,
+                                    {.max_tokens = options.seq_length + 1,
+                                     .long_examples = options.long_examples});
+    tokens.examples = std::make_shared<data::ExampleSet>(std::move(read.examples));
+    tokens.too_long = std::move(read.too_long);
+  } else if (!options.data.empty()) {
+    tokens.datasets = {tokenize_files(options.data, *coder)};
     tokens.weights = {1.0};
   } else {
-    open_prefixes(data_path, tokens);
+    open_prefixes(options.data_path, tokens);
   }
   return tokens;
 }
 
 std::unique_ptr<data::SampleSource> make_samples(const TokenSources& tokens,
-                                                 const data::WindowOptions& options, uint64_t seed,
+                                                 const SampleOptions& options, uint64_t seed,
                                                  const std::string& shares, Split split) {
+  const bool shuffle = split == Split::kTraining;
+  if (tokens.examples) {
+    const int64_t all = tokens.examples->size();
+    const data::SampleRange range = data::split_windows(all, shares)[static_cast<size_t>(split)];
+    if (range.count == 0 && split != Split::kTraining) return nullptr;
+    if (range.count == 0) {
+      throw InputError(fmt::format("none of {} examples is for training", all),
+                       "give more examples or another --split");
+    }
+    return std::make_unique<data::ExampleSampler>(
+        tokens.examples,
+        data::ExampleSamplerOptions{.seq_length = options.windows.seq_length,
+                                    .packing = options.packing,
+                                    .vocab_size = options.windows.vocab_size},
+        seed, shuffle, range.first, range.count);
+  }
   std::vector<data::WindowRange> sources;
   for (size_t k = 0; k < tokens.datasets.size(); ++k) {
-    const int64_t windows = data::num_windows(*tokens.datasets[k], options.seq_length);
+    const int64_t windows = data::num_windows(*tokens.datasets[k], options.windows.seq_length);
     const data::SampleRange range =
         data::split_windows(windows, shares)[static_cast<size_t>(split)];
     // The sampler explains an empty training split; another one is simply not there.
@@ -125,8 +167,8 @@ std::unique_ptr<data::SampleSource> make_samples(const TokenSources& tokens,
     sources.push_back({tokens.datasets[k], range.first, range.count, tokens.weights[k]});
   }
   if (sources.empty()) return nullptr;
-  return std::make_unique<data::WindowSampler>(std::move(sources), options, seed,
-                                               split == Split::kTraining);
+  return std::make_unique<data::WindowSampler>(std::move(sources), options.windows, seed,
+                                               shuffle);
 }
 
 }  // namespace halfstep::train
