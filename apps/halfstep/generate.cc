@@ -16,10 +16,33 @@ namespace {
 struct GenerateOptions {
   train::ModelSource source;
   std::string tokenizer, prompt;
+  bool chat = false, bos = false;
   model::SamplingOptions sampling;
 };
 
+// What the model is to continue, and the token after which it has said it.
+data::ChatPrompt prompt_of(const GenerateOptions& o, data::Tokenizer& tokenizer) {
+  data::ChatPrompt prompt;
+  if (o.chat) {
+    prompt = tokenizer.chat_prompt(o.prompt);
+  } else {
+    const auto prefix = tokenizer.prefix();
+    if (o.bos && prefix.empty()) {
+      throw UsageError(
+          "--bos has no effect: the tokenizer puts no special token in front of a text", "drop it");
+    }
+    if (o.bos) prompt.tokens.assign(prefix.begin(), prefix.end());
+    const std::vector<int32_t> ids = tokenizer.encode(o.prompt);
+    prompt.tokens.insert(prompt.tokens.end(), ids.begin(), ids.end());
+  }
+  if (prompt.end < 0) prompt.end = tokenizer.eod();
+  return prompt;
+}
+
 void run_generate(GenerateOptions o) {
+  if (o.chat && o.bos) {
+    throw UsageError("--bos has no effect with --chat", "drop it: the chat template writes it");
+  }
   const train::LoadedModel loaded = train::load_model(o.source);
   if (o.tokenizer.empty()) o.tokenizer = loaded.tokenizer;
   if (o.tokenizer.empty()) {
@@ -27,8 +50,8 @@ void run_generate(GenerateOptions o) {
                      "add --tokenizer byte or --tokenizer DIR");
   }
   const auto tokenizer = data::make_tokenizer(o.tokenizer);
-  const std::vector<int32_t> ids = tokenizer->encode(o.prompt);
-  std::vector<int64_t> prompt(ids.begin(), ids.end());
+  const data::ChatPrompt asked = prompt_of(o, *tokenizer);
+  std::vector<int64_t> prompt(asked.tokens.begin(), asked.tokens.end());
   // An empty prompt asks for the beginning of a document, which follows an end marker.
   if (prompt.empty() && tokenizer->eod() >= 0) prompt.push_back(tokenizer->eod());
   if (prompt.empty()) {
@@ -42,16 +65,16 @@ void run_generate(GenerateOptions o) {
                        "give the tokenizer of this model: --tokenizer DIR");
     }
   }
-  o.sampling.stop_token = tokenizer->eod();
+  o.sampling.stop_token = asked.end;
   const auto generated = model::generate(*loaded.model, prompt, o.sampling);
   std::vector<int32_t> text;
   for (const int64_t id : generated) {
-    // The end marker has no text, and neither have rows of a padded vocabulary.
-    if (id != tokenizer->eod() && id < tokenizer->vocab_size()) {
+    // End markers are no text, and rows of a padded vocabulary have none.
+    if (id != asked.end && id != tokenizer->eod() && id < tokenizer->vocab_size()) {
       text.push_back(static_cast<int32_t>(id));
     }
   }
-  fmt::print("{}{}\n", o.prompt, tokenizer->decode(text));
+  fmt::print("{}{}\n", o.chat ? "" : o.prompt, tokenizer->decode(text));
 }
 
 }  // namespace
@@ -63,6 +86,12 @@ void add_generate(CLI::App& app) {
   command->add_option("--tokenizer", o->tokenizer, "byte or a folder; default: the checkpoint's")
       ->check(not_empty());
   command->add_option("--prompt", o->prompt, "the text to continue")->required();
+  command->add_flag("--chat", o->chat,
+                    "--prompt is a message of the user: the tokenizer's chat template asks for the "
+                    "answer, which alone is printed");
+  command->add_flag("--bos", o->bos,
+                    "put the tokenizer's own special tokens in front of the prompt, as fine-tuning "
+                    "on {\"prompt\", \"completion\"} does");
   command->add_option("--max-new-tokens", o->sampling.max_new_tokens, "stop after these (100)")
       ->check(CLI::Range(1, 1 << 30));
   command->add_option("--temperature", o->sampling.temperature, "0 (default): the likeliest token")

@@ -100,6 +100,23 @@ class ChatTemplate:
         mask = bytes(any(is_learned[begin : max(end, begin + 1)]) for begin, end in encoding.offsets)
         return encoding.ids, mask
 
+    def prompt(self, message: str) -> tuple[list[int], int]:
+        """The ids after which the assistant answers a message of the user, and the token that ends it.
+
+        The latter is the special token that the template puts behind an answer, -1 if there is none.
+        """
+        messages = [{"role": "user", "content": message}]
+        text = self.render(messages, generation_prompt=True)
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        answer = "x"
+        whole = self.render([*messages, {"role": "assistant", "content": answer}])
+        if not whole.startswith(text + answer):
+            return ids, -1
+        behind = self._tokenizer.encode(whole[len(text + answer) :], add_special_tokens=False).ids
+        added = self._tokenizer.get_added_tokens_decoder()
+        is_end = len(behind) > 0 and behind[0] in added and added[behind[0]].special
+        return ids, behind[0] if is_end else -1
+
 
 def find_templates(folder: pathlib.Path) -> dict[str, str]:
     """The templates of a folder by name; that of a folder with only one is called "default"."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAGIC = b"hstk"
 VERSION = 3
 HEADER = struct.Struct("<4sBQ")
-ENCODE, DECODE, CHAT = 1, 2, 3
+ENCODE, DECODE, CHAT, PROMPT = 1, 2, 3, 4
 OK, BAD_REQUEST, MISSING_PACKAGE = 0, 1, 2
 
 
@@ -68,9 +68,16 @@ class FolderTokenizer:
 
     def encode_chats(self, conversations: list[dict]) -> list[tuple[list[int], bytes]]:
         """Ids of each conversation and, for each id, whether a model is to learn it (chat_template)."""
+        return [self._template().encode(conversation) for conversation in conversations]
+
+    def chat_prompt(self, message: str) -> tuple[list[int], int]:
+        """The ids that ask for an answer to a message, and the token that ends the answer or -1."""
+        return self._template().prompt(message)
+
+    def _template(self) -> ChatTemplate:
         if self._chat_template is None:
             self._chat_template = ChatTemplate(self._folder, self._tokenizer)
-        return [self._chat_template.encode(conversation) for conversation in conversations]
+        return self._chat_template
 
     def decode(self, texts: list[list[int]]) -> list[str]:
         """Text of each list of ids, special tokens written out."""
@@ -167,6 +174,14 @@ def _answer_chat(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
     return bytes(answer)
 
 
+def _answer_prompt(tokenizer: FolderTokenizer, payload: memoryview) -> bytes:
+    answer = bytearray()
+    for message in _texts(payload):
+        ids, end = tokenizer.chat_prompt(message)
+        answer += struct.pack("<Q", len(ids)) + _ids_to_bytes(ids) + struct.pack("<q", end)
+    return bytes(answer)
+
+
 def _write(output: BinaryIO, code: int, payload: bytes) -> None:
     output.write(HEADER.pack(MAGIC, code, len(payload)))
     output.write(payload)
@@ -185,7 +200,7 @@ def serve(folder: str, requests: BinaryIO, answers: BinaryIO) -> None:
         return
     greeting = struct.pack("<IqqQ", VERSION, tokenizer.vocab_size, tokenizer.eod, len(tokenizer.prefix))
     _write(answers, OK, greeting + _ids_to_bytes(tokenizer.prefix))
-    handlers = {ENCODE: _answer_encode, DECODE: _answer_decode, CHAT: _answer_chat}
+    handlers = {ENCODE: _answer_encode, DECODE: _answer_decode, CHAT: _answer_chat, PROMPT: _answer_prompt}
     while header := requests.read(HEADER.size):
         magic, code, size = HEADER.unpack(header)
         if magic != MAGIC or code not in handlers:

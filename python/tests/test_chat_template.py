@@ -227,6 +227,20 @@ def test_over_the_pipe(make_folder):
     assert answer == expected
 
 
+@pytest.mark.parametrize(("template", "end"), [(QWEN_LIKE, "<|im_end|>"), (LLAMA_LIKE, "</s>"), (FORGETFUL, None)])
+def test_a_prompt_for_generation_and_the_token_that_ends_the_answer(make_folder, template, end):
+    # The forgetful one puts something between the generation prompt and the answer.
+    folder = make_folder(template)
+    tokenizer = tokenize.FolderTokenizer(folder)
+    ids, stop = tokenizer.chat_prompt(HI["content"])
+    assert ids == reference(folder, {"messages": [HI]}, add_generation_prompt=True)["input_ids"]
+    assert stop == (-1 if end is None else tokenizer._tokenizer.token_to_id(end))
+    payload = HI["content"].encode()
+    _, (code, answer) = converse(folder, message(tokenize.PROMPT, struct.pack("<QQ", 1, len(payload)) + payload))
+    assert code == tokenize.OK
+    assert answer == struct.pack(f"<Q{len(ids)}iq", len(ids), *ids, stop)
+
+
 def test_without_jinja2_the_package_is_named(make_folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
     payload = json.dumps(CONVERSATIONS[0]).encode()

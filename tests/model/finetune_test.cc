@@ -13,6 +13,7 @@
 
 #include "halfstep/data/example_reader.h"
 #include "halfstep/data/example_sampler.h"
+#include "halfstep/data/tokenizer.h"
 #include "reference_case.h"
 
 namespace halfstep::model::testing {

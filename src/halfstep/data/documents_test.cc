@@ -111,6 +111,7 @@ class PickyTokenizer final : public Tokenizer {
     return {};
   }
   std::vector<Example> encode_chats(std::span<const std::string_view>) override { return {}; }
+  ChatPrompt chat_prompt(std::string_view) override { return {}; }
   int64_t vocab_size() const override { return 257; }
   int64_t eod() const override { return eod_id; }
   std::span<const int32_t> prefix() const override { return {}; }

@@ -10,6 +10,7 @@
 #include "halfstep/core/error.h"
 #include "halfstep/data/example_line.h"
 #include "halfstep/data/line_reader.h"
+#include "halfstep/data/tokenizer.h"
 
 namespace halfstep::data {
 namespace {

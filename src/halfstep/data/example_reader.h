@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "halfstep/data/example_set.h"
-#include "halfstep/data/tokenizer.h"
 
 namespace halfstep::data {
+
+class Tokenizer;
 
 struct ExampleReaderOptions {
   // What has a place in a row; longer ones are treated as `long_examples` says.

@@ -5,6 +5,7 @@
 
 #include "halfstep/core/test_folder.h"
 #include "halfstep/data/test_errors.h"
+#include "halfstep/data/tokenizer.h"
 
 namespace halfstep::data {
 namespace {
@@ -38,6 +39,7 @@ class TestTokenizer final : public Tokenizer {
     }
     return all;
   }
+  ChatPrompt chat_prompt(std::string_view) override { return {}; }
   int64_t vocab_size() const override { return 1000; }
   int64_t eod() const override { return eod_token; }
   std::span<const int32_t> prefix() const override { return prefix_; }

@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kMagic = "hstk";
 constexpr size_t kHeaderBytes = 13;
 constexpr uint32_t kVersion = 3;
-constexpr uint8_t kEncode = 1, kDecode = 2, kChat = 3;
+constexpr uint8_t kEncode = 1, kDecode = 2, kChat = 3, kPrompt = 4;
 enum Answer : uint8_t { kOk = 0, kBadRequest = 1, kMissingPackage = 2 };
 // Loading a big tokenizer.json on a busy machine takes seconds; this only has to be finite.
 constexpr Subprocess::Duration kPatience{300'000};
@@ -182,6 +182,18 @@ std::vector<Example> PipeTokenizer::encode_chats(std::span<const std::string_vie
     }
     if (!in.empty()) garbage("more than was asked for");
     return all;
+  });
+}
+
+ChatPrompt PipeTokenizer::chat_prompt(std::string_view message) {
+  return guarded([&] {
+    const std::string answer = ask(kPrompt, request_of({&message, 1}));
+    std::string_view in = answer;
+    ChatPrompt prompt{.tokens = take_ids(in)};
+    if (!take(in, &prompt.end) || prompt.end < -1 || prompt.end >= vocab_size_ || !in.empty()) {
+      garbage("no token that ends the answer");
+    }
+    return prompt;
   });
 }
 

@@ -15,6 +15,9 @@
 //   JSON
 //            answer: per conversation uint64 number of ids, then the ids, int32 each, then a uint8
 //            per id: 1 if it is learned, else 0
+//   prompt   code 4: uint64 number of messages, then per message uint64 bytes and its UTF-8
+//            answer: per message uint64 number of ids, then the ids of the prompt, int32 each, and
+//            int64 the token that ends the answer or −1
 //   answers  code 0: as above; 1: the request was bad; 2: a package is missing; both with a
 //   message.
 #pragma once
@@ -39,6 +42,7 @@ class PipeTokenizer final : public Tokenizer {
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts) override;
   std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>> texts) override;
   std::vector<Example> encode_chats(std::span<const std::string_view> conversations) override;
+  ChatPrompt chat_prompt(std::string_view message) override;
   int64_t vocab_size() const override { return vocab_size_; }
   int64_t eod() const override { return eod_; }
   std::span<const int32_t> prefix() const override { return prefix_; }

@@ -43,6 +43,11 @@ std::vector<Example> ByteTokenizer::encode_chats(std::span<const std::string_vie
                    "\"completion\"} examples");
 }
 
+ChatPrompt ByteTokenizer::chat_prompt(std::string_view) {
+  throw InputError("--tokenizer byte has no chat template for --chat",
+                   "leave --chat out, or give the tokenizer folder of a chat model");
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {
   if (spec == "byte") return std::make_unique<ByteTokenizer>();
   if (!std::filesystem::exists(std::filesystem::path(spec) / "tokenizer.json")) {

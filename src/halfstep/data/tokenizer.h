@@ -15,6 +15,12 @@
 
 namespace halfstep::data {
 
+// What a chat model continues, and the special token with which it ends its turn (−1: not known).
+struct ChatPrompt {
+  std::vector<int32_t> tokens;
+  int64_t end = -1;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -34,6 +40,8 @@ class Tokenizer {
   // through the tokenizer's chat template: what assistants say is learned. Throws InputError if it
   // has none, or for a conversation that the template refuses.
   virtual std::vector<Example> encode_chats(std::span<const std::string_view> conversations) = 0;
+  // A conversation that begins with this message of the user and goes on with the assistant's turn.
+  virtual ChatPrompt chat_prompt(std::string_view message) = 0;
   // One more than the largest id.
   virtual int64_t vocab_size() const = 0;
   // The id that ends a document, −1 if there is none.
@@ -52,6 +60,7 @@ class ByteTokenizer final : public Tokenizer {
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts) override;
   std::vector<std::string> decode_batch(std::span<const std::vector<int32_t>> texts) override;
   std::vector<Example> encode_chats(std::span<const std::string_view> conversations) override;
+  ChatPrompt chat_prompt(std::string_view message) override;
   int64_t vocab_size() const override { return kVocabSize; }
   int64_t eod() const override { return kEod; }
   std::span<const int32_t> prefix() const override { return {}; }

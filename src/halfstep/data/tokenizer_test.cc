@@ -165,6 +165,19 @@ TEST(PipeTokenizer, ConversationsComeWithWhatIsLearned) {
   EXPECT_THAT(examples[0].learned, ElementsAre(0, 1));
 }
 
+TEST(PipeTokenizer, AChatPromptComesWithItsEnd) {
+  const auto prompt = [](const std::string& end) {
+    return child(greeting() + kReadOne + header(0, 20) +
+                 "printf '\\1\\0\\0\\0\\0\\0\\0\\0\\3\\0\\0\\0" + end + "'")
+        .chat_prompt("x");
+  };
+  EXPECT_THAT(prompt("\\4\\0\\0\\0\\0\\0\\0\\0").tokens, ElementsAre(3));
+  EXPECT_EQ(prompt("\\4\\0\\0\\0\\0\\0\\0\\0").end, 4);
+  EXPECT_EQ(prompt("\\377\\377\\377\\377\\377\\377\\377\\377").end, -1);
+  EXPECT_THAT(input_error_of([&] { prompt("\\5\\0\\0\\0\\0\\0\\0\\0"); }),
+              HasSubstr("no token that ends"));
+}
+
 TEST(PipeTokenizer, RefusalsOfTheChildKeepItAlive) {
   auto tokenizer = child(greeting() + kReadOne + header(1, 4) + "printf nope; " + kReadOne +
                          header(0, 8) + "printf '\\0\\0\\0\\0\\0\\0\\0\\0'");
