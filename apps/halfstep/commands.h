@@ -12,6 +12,7 @@ struct ModelSource;
 namespace halfstep::apps {
 
 void add_bench(CLI::App& app);
+void add_convert(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_data(CLI::App& app);

@@ -100,5 +100,6 @@ int main(int argc, char** argv) {
   halfstep::apps::add_bench(app);
   halfstep::apps::add_info(app);
   halfstep::apps::add_inspect(app);
+  halfstep::apps::add_convert(app);
   return run(app, argc, argv);
 }

@@ -11,7 +11,7 @@
 
 #include "halfstep/comm/single_rank.h"
 #include "halfstep/data/tokenizer.h"
-#include "halfstep/model/hf_weights.h"
+#include "halfstep/hf/folder_writer.h"
 #include "halfstep/train/check_options.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/resume.h"
@@ -124,7 +124,7 @@ Args hf_run(const Args& args, const std::string& folder, const WeightValue& valu
   const arch::ModelConfig config =
       train::model_config_from(options, data::ByteTokenizer::kVocabSize);
   std::vector<std::vector<float>> weights;
-  std::vector<model::WeightSlot> slots;
+  std::vector<hf::WeightSlot> slots;
   for (const arch::Parameter& parameter : arch::parameter_list(config)) {
     std::vector<float>& elements = weights.emplace_back(parameter.numel());
     for (size_t i = 0; i < elements.size(); ++i) {
@@ -132,7 +132,7 @@ Args hf_run(const Args& args, const std::string& folder, const WeightValue& valu
     }
     slots.push_back({elements.data(), Dtype::kF32});
   }
-  model::save_hf_folder(folder, config, slots);
+  hf::save_folder(folder, config, slots);
   return args + Args{"--load-hf", folder};
 }
 

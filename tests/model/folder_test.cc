@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "halfstep/core/error.h"
+#include "halfstep/hf/folder_writer.h"
 #include "halfstep/io/file.h"
 #include "halfstep/io/json.h"
 #include "halfstep/io/safetensors.h"
@@ -80,7 +81,7 @@ class FolderTest : public ::testing::Test {
   std::string load_error() {
     try {
       const arch::ModelConfig config = arch::load_hf_config(folder_ / "config.json");
-      const HfWeights weights(folder_, config);
+      const hf::FolderReader weights(folder_, config);
       weights.load(slots_of(make_leaves(arch::parameter_list(config), at::kFloat, 1)));
     } catch (const InputError& error) {
       EXPECT_FALSE(error.hint().empty());
@@ -115,7 +116,7 @@ TEST_F(FolderTest, OldRotaryTablesAreListedAsIgnored) {
   const ReferenceCase c = copy("llama_tied");
   const std::string name = "model.layers.0.self_attn.rotary_emb.inv_freq";
   rewrite("", name, "model.norm.weight");
-  EXPECT_EQ(HfWeights(folder_, c.config).ignored(), std::vector<std::string>{name});
+  EXPECT_EQ(hf::FolderReader(folder_, c.config).ignored(), std::vector<std::string>{name});
 }
 
 TEST_F(FolderTest, TruncatedFileIsAnError) {
@@ -185,7 +186,7 @@ TEST_F(FolderTest, UntiedConfigWithAHeadLoads) {
   set_tied(false);
   const arch::ModelConfig config = arch::load_hf_config(folder_ / "config.json");
   const auto leaves = make_leaves(arch::parameter_list(config), at::kFloat, 1);
-  HfWeights(folder_, config).load(slots_of(leaves));
+  hf::FolderReader(folder_, config).load(slots_of(leaves));
   EXPECT_TRUE(leaves.front().equal(leaves.back()));
 }
 
@@ -231,10 +232,11 @@ TEST_P(SavedFolder, LoadsBackBitForBit) {
   const ReferenceCase c(GetParam());
   const fs::path folder = fs::path(root) / GetParam();
   const std::vector<at::Tensor> leaves = load_leaves(c);
-  save_hf_folder(folder, c.config, slots_of(leaves));
+  fs::remove_all(folder);  // of an earlier run
+  hf::save_folder(folder, c.config, slots_of(leaves));
   EXPECT_EQ(arch::load_hf_config(folder / "config.json"), c.config);
   const std::vector<at::Tensor> again = make_leaves(c.parameters, at::kFloat, 1);
-  HfWeights(folder, c.config).load(slots_of(again));
+  hf::FolderReader(folder, c.config).load(slots_of(again));
   for (size_t i = 0; i < leaves.size(); ++i) {
     EXPECT_TRUE(leaves[i].equal(again[i])) << c.parameters[i].name;
   }

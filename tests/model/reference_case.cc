@@ -65,8 +65,8 @@ std::vector<at::Tensor> make_leaves(const std::vector<arch::Parameter>& paramete
   return leaves;
 }
 
-std::vector<WeightSlot> slots_of(const std::vector<at::Tensor>& leaves) {
-  std::vector<WeightSlot> slots;
+std::vector<hf::WeightSlot> slots_of(const std::vector<at::Tensor>& leaves) {
+  std::vector<hf::WeightSlot> slots;
   for (const at::Tensor& leaf : leaves) {
     slots.push_back(
         {leaf.data_ptr(), leaf.scalar_type() == at::kFloat ? Dtype::kF32 : Dtype::kBF16});
@@ -77,7 +77,7 @@ std::vector<WeightSlot> slots_of(const std::vector<at::Tensor>& leaves) {
 std::vector<at::Tensor> load_leaves(const ReferenceCase& c, at::ScalarType dtype,
                                     int64_t alignment) {
   const std::vector<at::Tensor> leaves = make_leaves(c.parameters, dtype, alignment);
-  HfWeights(c.folder, c.config).load(slots_of(leaves));
+  hf::FolderReader(c.folder, c.config).load(slots_of(leaves));
   return leaves;
 }
 

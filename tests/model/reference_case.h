@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "halfstep/arch/model_config.h"
-#include "halfstep/model/hf_weights.h"
+#include "halfstep/hf/folder_reader.h"
 #include "halfstep/model/model.h"
 
 namespace halfstep::model::testing {
@@ -32,7 +32,7 @@ struct ReferenceCase {
 // is 0.
 std::vector<at::Tensor> make_leaves(const std::vector<arch::Parameter>& parameters,
                                     at::ScalarType dtype, int64_t alignment);
-std::vector<WeightSlot> slots_of(const std::vector<at::Tensor>& leaves);
+std::vector<hf::WeightSlot> slots_of(const std::vector<at::Tensor>& leaves);
 // make_leaves filled from the case's folder.
 std::vector<at::Tensor> load_leaves(const ReferenceCase& c, at::ScalarType dtype = at::kFloat,
                                     int64_t alignment = 1);

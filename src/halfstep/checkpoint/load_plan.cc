@@ -29,14 +29,6 @@ bool is_weight_kind(TensorKind kind) {
          kind == TensorKind::kRemainder;
 }
 
-ValueSource value_source(const StoredTensors& stored, std::string_view name, bool allow_lossy) {
-  if (stored.has(TensorKind::kMaster, name, Dtype::kF32)) return ValueSource::kMaster;
-  if (stored.has(TensorKind::kWeight, name, Dtype::kF32)) return ValueSource::kFp32Weight;
-  if (!stored.has(TensorKind::kWeight, name, Dtype::kBF16)) return ValueSource::kNone;
-  if (stored.has(TensorKind::kRemainder, name, Dtype::kI16)) return ValueSource::kSplit;
-  return allow_lossy ? ValueSource::kBf16Weight : ValueSource::kNone;
-}
-
 std::string_view describe(ValueSource source) {
   switch (source) {
     case ValueSource::kMaster:
@@ -201,6 +193,14 @@ const StoredTensors::Slices& StoredTensors::find(TensorKind kind, std::string_vi
 bool StoredTensors::has(TensorKind kind, std::string_view name, Dtype dtype) const {
   const Slices& slices = find(kind, name);
   return !slices.empty() && slices[0]->dtype == dtype;
+}
+
+ValueSource value_source(const StoredTensors& stored, std::string_view name, bool allow_lossy) {
+  if (stored.has(TensorKind::kMaster, name, Dtype::kF32)) return ValueSource::kMaster;
+  if (stored.has(TensorKind::kWeight, name, Dtype::kF32)) return ValueSource::kFp32Weight;
+  if (!stored.has(TensorKind::kWeight, name, Dtype::kBF16)) return ValueSource::kNone;
+  if (stored.has(TensorKind::kRemainder, name, Dtype::kI16)) return ValueSource::kSplit;
+  return allow_lossy ? ValueSource::kBf16Weight : ValueSource::kNone;
 }
 
 LoadPlan plan_load(const StoredTensors& stored, std::span<const MutableSlice> requests,

@@ -33,6 +33,8 @@ class StoredTensors {
 
 // Where the FP32 value of a parameter's weight is to be had (docs/numerics.md §6), best first.
 enum class ValueSource : uint8_t { kNone, kMaster, kFp32Weight, kSplit, kBf16Weight };
+// kBf16Weight only with `allow_lossy`: the bits below a BF16 weight are lost.
+ValueSource value_source(const StoredTensors& stored, std::string_view name, bool allow_lossy);
 
 struct PlannedSlice {
   const MutableSlice* request = nullptr;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,10 @@ Slice whole_slice(TensorKind kind, std::string name, std::vector<int64_t> shape,
 // A slice with the caller's memory: numel elements of dtype, contiguous, any alignment.
 struct TensorSlice : Slice {
   const void* data = nullptr;  // read by a save
+  // Instead of data, for elements that are nowhere in memory as a whole (a conversion): fills `out`
+  // with their bytes from byte `first` on. A save asks for each byte once, in ascending order, on
+  // the thread that called it.
+  std::function<void(int64_t first, std::span<std::byte> out)> produce = nullptr;
 };
 struct MutableSlice : Slice {
   void* data = nullptr;  // written by a load

@@ -43,15 +43,23 @@ std::vector<const TensorSlice*> file_order(std::span<const TensorSlice> slices) 
   return order;
 }
 
-// Writes one slice in chunks straight from the caller's memory, and returns their checksums.
+// Writes one slice in chunks, straight from the caller's memory where it is there, and returns
+// their checksums.
 std::vector<uint64_t> write_slice(io::SafetensorsWriter& writer, const TensorSlice& slice) {
   std::vector<uint64_t> checksums;
-  std::span rest(static_cast<const std::byte*>(slice.data), static_cast<size_t>(slice.bytes()));
-  while (!rest.empty()) {
-    const auto chunk = rest.first(std::min(rest.size(), static_cast<size_t>(kChunkBytes)));
+  std::vector<std::byte> produced;
+  for (int64_t first = 0; first < slice.bytes(); first += kChunkBytes) {
+    const auto size = static_cast<size_t>(std::min(kChunkBytes, slice.bytes() - first));
+    std::span<const std::byte> chunk;
+    if (slice.produce) {
+      produced.resize(size);
+      slice.produce(first, produced);
+      chunk = produced;
+    } else {
+      chunk = {static_cast<const std::byte*>(slice.data) + first, size};
+    }
     checksums.push_back(io::checksum(chunk.data(), chunk.size()));
     writer.write(chunk);
-    rest = rest.subspan(chunk.size());
   }
   return checksums;
 }

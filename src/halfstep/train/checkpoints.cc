@@ -33,9 +33,10 @@ bool resumes_own_folder(const Options& options) {
              std::filesystem::weakly_canonical(options.save);
 }
 
-// Where a sample begins depends on both.
+// Where a sample begins depends on both. With an imported model any data may begin.
 bool is_same_data(const TrainState& state, const Options& options,
                   const data::SampleSource& training) {
+  if (state.is_fresh()) return true;
   const auto seq_length = state.data.find("seq_length");
   return training.fingerprint() == state.data_fingerprint &&
          (seq_length == state.data.end() || *seq_length == options.seq_length);
@@ -52,7 +53,7 @@ void report_changes(const TrainState& state, const Options& options, RunLog& log
                {"this_run", change.here},
                {"used", change.checkpoint_wins ? change.checkpoint : change.here}});
   }
-  if (state.torch_threads != at::get_num_threads()) {
+  if (!state.is_fresh() && state.torch_threads != at::get_num_threads()) {
     log.line(fmt::format("  torch threads {} -> {}: sums inside matmuls may round differently",
                          state.torch_threads, at::get_num_threads()));
   }

@@ -8,8 +8,8 @@
 #include "halfstep/checkpoint/reader.h"
 #include "halfstep/core/error.h"
 #include "halfstep/core/thread_pool.h"
+#include "halfstep/hf/folder_reader.h"
 #include "halfstep/io/json.h"
-#include "halfstep/model/hf_weights.h"
 #include "halfstep/train/checkpoints.h"
 #include "halfstep/train/matmul_precision.h"
 
@@ -48,9 +48,9 @@ std::vector<at::Tensor> read_checkpoint(const std::string& folder, LoadedModel& 
 std::vector<at::Tensor> read_hf_folder(const std::string& folder, LoadedModel& loaded) {
   loaded.config = arch::load_hf_config(folder + "/config.json");
   loaded.tokenizer = folder;
-  const model::HfWeights file(folder, loaded.config);
+  const hf::FolderReader file(folder, loaded.config);
   std::vector<at::Tensor> weights;
-  std::vector<model::WeightSlot> slots;
+  std::vector<hf::WeightSlot> slots;
   for (const arch::Parameter& parameter : arch::parameter_list(loaded.config)) {
     const Dtype dtype = file.wider_than_bf16(std::ssize(slots)) ? Dtype::kF32 : Dtype::kBF16;
     weights.push_back(empty_weight(parameter, dtype));

@@ -6,7 +6,7 @@
 
 #include "halfstep/core/error.h"
 #include "halfstep/dist/replica_check.h"
-#include "halfstep/model/hf_weights.h"
+#include "halfstep/hf/folder_reader.h"
 #include "halfstep/optim/memory_counter.h"
 #include "halfstep/optim/weights.h"
 #include "halfstep/train/check_options.h"
@@ -40,7 +40,7 @@ void make_samples(Trainer& t) {
 
 // A master keeps the bits that a BF16 weight has no room for. FP32 copies exist of one parameter at
 // a time.
-void load_hf_weights(Trainer& t, const model::HfWeights& file, RunLog& log) {
+void load_hf_weights(Trainer& t, const hf::FolderReader& file, RunLog& log) {
   optim::Arenas& arenas = *t.arenas;
   std::vector<int64_t> wider;  // than their weights, and with a master
   for (int64_t p = 0; p < std::ssize(arenas.parameters()); ++p) {
@@ -141,7 +141,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& rank
     check_same_model(checkpoint->state(), t.config);
     if (!options.finetune) check_same_data(checkpoint->state(), options, *t.training);
   }
-  std::optional<model::HfWeights> hf_weights;
+  std::optional<hf::FolderReader> hf_weights;
   if (!checkpoint && !options.load_hf.empty()) hf_weights.emplace(options.load_hf, t.config);
 
   t.compute = choose_compute(t.options.matmul_precision, options.bf16);

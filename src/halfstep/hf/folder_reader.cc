@@ -1,4 +1,4 @@
-#include "halfstep/model/hf_weights.h"
+#include "halfstep/hf/folder_reader.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,11 +11,12 @@
 
 #include "halfstep/core/bf16.h"
 #include "halfstep/core/error.h"
+#include "halfstep/hf/model_files.h"
 #include "halfstep/io/file.h"
 #include "halfstep/io/json.h"
 #include "halfstep/io/safetensors.h"
 
-namespace halfstep::model {
+namespace halfstep::hf {
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,9 +56,13 @@ float element(const std::byte* data, SafetensorsDtype dtype, int64_t i) {
   return dtype == SafetensorsDtype::kBF16 ? bf16_decode(code) : f16_decode(code);
 }
 
-void copy_converted(const Source& source, const WeightSlot& slot, int64_t n) {
-  const std::span<const std::byte> bytes = source.file->data(*source.tensor);
+// Elements [first, first + n) of the source to the start of the slot.
+void copy_converted(const Source& source, const WeightSlot& slot, int64_t first, int64_t n) {
   const SafetensorsDtype from = source.tensor->dtype;
+  const int64_t width = io::safetensors_dtype_bytes(from);
+  const auto bytes =
+      source.file->data(*source.tensor)
+          .subspan(static_cast<size_t>(first * width), static_cast<size_t>(n * width));
   const bool same = (from == SafetensorsDtype::kF32 && slot.dtype == Dtype::kF32) ||
                     (from == SafetensorsDtype::kBF16 && slot.dtype == Dtype::kBF16);
   if (same) {
@@ -116,8 +121,8 @@ std::vector<std::unique_ptr<SafetensorsFile>> open_shards(const fs::path& index_
 }
 
 std::vector<std::unique_ptr<SafetensorsFile>> open_folder(const fs::path& folder) {
-  const fs::path index = folder / "model.safetensors.index.json";
-  return fs::exists(index) ? open_shards(index) : open_single(folder / "model.safetensors");
+  const fs::path index = folder / kIndexFile;
+  return fs::exists(index) ? open_shards(index) : open_single(folder / kWeightsFile);
 }
 
 // Buffers that old versions of `transformers` saved; they follow from the config.
@@ -142,7 +147,7 @@ void check_tensor(const Source& source, const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-struct HfWeights::Impl {
+struct FolderReader::Impl {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   std::vector<arch::Parameter> parameters;
   std::vector<Source> sources;  // by parameter
@@ -170,7 +175,7 @@ struct HfWeights::Impl {
   }
 };
 
-HfWeights::HfWeights(const fs::path& folder, const arch::ModelConfig& config)
+FolderReader::FolderReader(const fs::path& folder, const arch::ModelConfig& config)
     : impl_(std::make_unique<Impl>()) {
   impl_->folder = folder;
   impl_->files = open_folder(folder);
@@ -215,54 +220,31 @@ HfWeights::HfWeights(const fs::path& folder, const arch::ModelConfig& config)
   }
   impl_->compare_tied();
 }
-HfWeights::~HfWeights() = default;
-HfWeights::HfWeights(HfWeights&&) noexcept = default;
+FolderReader::~FolderReader() = default;
+FolderReader::FolderReader(FolderReader&&) noexcept = default;
 
-const std::vector<std::string>& HfWeights::ignored() const { return impl_->ignored; }
+const std::vector<std::string>& FolderReader::ignored() const { return impl_->ignored; }
 
-bool HfWeights::wider_than_bf16(int64_t parameter) const {
-  return impl_->sources.at(static_cast<size_t>(parameter)).tensor->dtype != SafetensorsDtype::kBF16;
+bool FolderReader::wider_than_bf16(int64_t parameter) const {
+  return dtype(parameter) != SafetensorsDtype::kBF16;
 }
 
-void HfWeights::load(int64_t parameter, const WeightSlot& slot) const {
-  const auto index = static_cast<size_t>(parameter);
-  copy_converted(impl_->sources.at(index), slot, impl_->parameters[index].numel());
+io::SafetensorsDtype FolderReader::dtype(int64_t parameter) const {
+  return impl_->sources.at(static_cast<size_t>(parameter)).tensor->dtype;
 }
 
-void HfWeights::load(std::span<const WeightSlot> slots) const {
+void FolderReader::load(int64_t parameter, const WeightSlot& slot) const {
+  load(parameter, 0, impl_->parameters.at(static_cast<size_t>(parameter)).numel(), slot);
+}
+
+void FolderReader::load(int64_t parameter, int64_t first, int64_t count,
+                        const WeightSlot& slot) const {
+  copy_converted(impl_->sources.at(static_cast<size_t>(parameter)), slot, first, count);
+}
+
+void FolderReader::load(std::span<const WeightSlot> slots) const {
   check(slots.size() == impl_->sources.size(), "load: one slot per parameter is needed");
   for (size_t i = 0; i < slots.size(); ++i) load(static_cast<int64_t>(i), slots[i]);
 }
 
-void save_hf_folder(const fs::path& folder, const arch::ModelConfig& config,
-                    std::span<const WeightSlot> slots) {
-  const std::vector<arch::Parameter> parameters = arch::parameter_list(config);
-  check(slots.size() == parameters.size(), "save: one slot per parameter is needed");
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    throw InputError(
-        fmt::format("cannot make the folder '{}': {}", folder.string(), error.message()),
-        "choose a folder that can be written");
-  }
-  std::vector<io::SafetensorsSpec> specs;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    check(slots[i].dtype == Dtype::kF32 || slots[i].dtype == Dtype::kBF16,
-          "save: weights are FP32 or BF16");
-    specs.push_back(
-        {parameters[i].name,
-         slots[i].dtype == Dtype::kF32 ? SafetensorsDtype::kF32 : SafetensorsDtype::kBF16,
-         parameters[i].shape});
-  }
-  io::SafetensorsWriter writer(folder / "model.safetensors", specs, {{"format", "pt"}});
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const int64_t bytes = parameters[i].numel() * dtype_bytes(slots[i].dtype);
-    writer.write({static_cast<const std::byte*>(slots[i].data), static_cast<size_t>(bytes)});
-  }
-  writer.finish();
-  // An index of an earlier, sharded save would win over the new file.
-  fs::remove(folder / "model.safetensors.index.json", error);
-  io::write_file_atomically(folder / "config.json", arch::to_hf_config(config));
-}
-
-}  // namespace halfstep::model
+}  // namespace halfstep::hf
