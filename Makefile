@@ -34,12 +34,13 @@ test-nightly: setup
 sanitize: setup
 	@scripts/sanitize.sh
 
-## bench         the optimizer step against the machine's stream and torch; training speed; several ranks
+## bench         the optimizer step against the machine's stream and torch; training speed; several ranks; checkpoints
 bench: setup
 	build/halfstep bench --check
 	python benchmarks/train_speed.py --check
 	python benchmarks/data_parallel.py overlap --check
 	python benchmarks/data_parallel.py gradient --check
+	python benchmarks/checkpoint.py --check
 
 ## format        clang-format over everything that git tracks
 format:

@@ -121,9 +121,8 @@ TEST(Mutation, ManifestsAreReadOrRefused) {
       const std::string body =
           document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       char hex[17];
-      std::snprintf(
-          hex, sizeof hex, "%016llx",
-          static_cast<unsigned long long>(io::checksum(body.data(), body.size())));
+      std::snprintf(hex, sizeof hex, "%016llx",
+                    static_cast<unsigned long long>(io::checksum(body.data(), body.size())));
       document["checksum"] = hex;
       text = document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     }

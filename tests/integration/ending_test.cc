@@ -118,18 +118,26 @@ TEST_F(Ending, DataThatTurnOutBadDoNotCostWhatWasTrained) {
 
 // A folder where the file `latest` belongs: no save can succeed.
 TEST_F(Ending, ALastSaveThatFailsIsAnErrorAndOneOnTheWayIsNot) {
-  std::filesystem::create_directories(folder_ / "a/latest/x");
-  const Args args = tiny_run(text_) + Args{"--save", folder_ / "a", "--log-dir", folder_ / "logs"};
-  const RunResult result = run(args + Args{"--save-interval", "2", "--train-iters", "7"});
-  EXPECT_EQ(result.failed, ExitCode::kBadInput);
-  EXPECT_THAT(result.error, HasSubstr("latest"));
-  EXPECT_EQ(result.series("loss").size(), 7u);
-  const auto failed = result.all("save_failed");
-  ASSERT_EQ(failed.size(), 3u);
-  EXPECT_EQ(failed[0]["step"], 2);
-  EXPECT_THAT(failed[0]["error"].get<std::string>(), HasSubstr("latest"));
-  EXPECT_THAT(result.terminal, HasSubstr("warning: step 2 was not saved: "));
-  EXPECT_THAT(result.terminal, HasSubstr("tries again at the next --save-interval"));
+  for (const Args& how : {Args{}, Args{"--async-save"}}) {
+    const std::string name = how.empty() ? "sync" : "async";
+    SCOPED_TRACE(name);
+    std::filesystem::create_directories(folder_ / (name + "/latest/x"));
+    const RunResult result =
+        run(tiny_run(text_) + Args{"--save", folder_ / name, "--log-dir", folder_ / (name + "_log"),
+                                   "--save-interval", "2", "--train-iters", "7"} +
+            how);
+    EXPECT_EQ(result.failed, ExitCode::kBadInput);
+    EXPECT_THAT(result.error, HasSubstr("latest"));
+    EXPECT_EQ(result.series("loss").size(), 7u);
+    const auto failed = result.all("save_failed");
+    ASSERT_EQ(failed.size(), 3u);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(failed[i]["step"], 2 * (i + 1));
+      EXPECT_THAT(failed[i]["error"].get<std::string>(), HasSubstr("latest"));
+    }
+    EXPECT_THAT(result.terminal, HasSubstr("warning: step 2 was not saved: "));
+    EXPECT_THAT(result.terminal, HasSubstr("tries again at the next --save-interval"));
+  }
 }
 
 }  // namespace

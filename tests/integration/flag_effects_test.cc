@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -272,7 +273,7 @@ std::vector<Effect> optimizer_effects() {
 
 // Settings whose effect needs more than two runs side by side; each has a test below.
 const std::set<std::string> kTestedBelow{"load-hf",     "data-path",     "tokenizer-name-or-path",
-                                         "save",        "save-interval", "load",
+                                         "save",        "save-interval", "load", "async-save",
                                          "keep-last",   "keep-every",    "no-load-optim",
                                          "no-load-rng", "convert-state", "allow-lossy-master",
                                          // resume_test.cc
@@ -435,6 +436,41 @@ TEST_F(Checkpoints, SaveAndItsIntervalAndRetention) {
   run(args(
       {"--save", own_ / "every", "--save-interval", "2", "--keep-last", "1", "--keep-every", "4"}));
   EXPECT_THAT(steps("every"), ElementsAre("step_00000004", "step_00000008"));
+}
+
+// The same checkpoints at the same steps, but for the setting itself.
+TEST_F(Checkpoints, AsyncSaveWritesTheSameFilesFromACopyThatIsCounted) {
+  EXPECT_EQ(run(args({"--async-save"})).failed, ExitCode::kUsage);
+  const Args saving = args({"--bf16", "--reuse-fp32-param", "--save-interval", "3", "--save"});
+  const RunResult sync = run(saving + Args{own_ / "sync"});
+  const RunResult async = run(saving + Args{own_ / "async", "--async-save"});
+  ASSERT_FALSE(async.failed) << async.error;
+  for (const std::string step : {"step_00000003", "step_00000006", "step_00000008"}) {
+    EXPECT_EQ(checkpoint_bytes(own_ / ("async/" + step)), checkpoint_bytes(own_ / ("sync/" + step)));
+    Json manifests[2];
+    for (const int i : {0, 1}) {
+      manifests[i] = Json::parse(
+          io::read_text_file(own_ / ((i == 0 ? "sync/" : "async/") + step + "/manifest.json")));
+      EXPECT_EQ(manifests[i]["hyperparameters"]["async-save"], i == 1);
+      for (const char* setting : {"async-save", "save", "log-dir"}) {
+        manifests[i]["hyperparameters"].erase(setting);
+      }
+      manifests[i].erase("checksum");
+    }
+    EXPECT_EQ(manifests[0], manifests[1]);
+  }
+  const auto saves = async.all("save");
+  ASSERT_EQ(saves.size(), 3u);
+  for (size_t i = 0; i < saves.size(); ++i) {
+    EXPECT_EQ(saves[i]["step"], std::array{3, 6, 8}[i]);
+    EXPECT_GT(saves[i]["stall_ms"].get<double>(), 0);
+    EXPECT_GT(saves[i]["write_ms"].get<double>(), 0);
+  }
+  // 2 of weight, 2 of remainder, 4 + 4 of state; neither gradients nor padding.
+  const Json memory = async.one("memory");
+  EXPECT_EQ(memory["save_copy_bytes"], 12 * memory["parameters"].get<int64_t>());
+  EXPECT_EQ(sync.one("memory")["save_copy_bytes"], 0);
+  EXPECT_THAT(async.terminal, HasSubstr("what --async-save is writing"));
 }
 
 TEST_F(Checkpoints, ASecondRunDoesNotWriteOverTheFirst) {

@@ -1,8 +1,6 @@
 // Saves and loads through real files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -457,25 +455,6 @@ TEST_F(CheckpointTest, OverlappingOrMalformedSlicesAreOurFault) {
   EXPECT_THROW(save(outside, 1), InternalError);
   EXPECT_FALSE(is_checkpoint(dir_));
   EXPECT_TRUE(fs::is_empty(dir_));
-}
-
-int64_t peak_resident_bytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * 1024;
-}
-
-// Four tensors of 16 MiB; the bound leaves the chunk buffers and the allocator's slack, and one
-// copy of the tensors breaks it fourfold.
-TEST_F(CheckpointTest, SavingAndLoadingStream) {
-  TestTensors tensors;
-  for (const char* name : {"a", "b", "c", "d"}) {
-    tensors.add(whole_slice(TensorKind::kMaster, name, {4 << 20}, Dtype::kF32));
-  }
-  const int64_t before = peak_resident_bytes();
-  save(tensors, 1);
-  CheckpointReader(dir_).load(tensors.mutable_slices());
-  EXPECT_LT(peak_resident_bytes() - before, int64_t{16} << 20);
 }
 
 }  // namespace

@@ -35,20 +35,27 @@ const io::FileDescriptor& ChunkReader::shard(int64_t index) {
   return shards_.emplace(index, std::move(file)).first->second;
 }
 
+void ChunkReader::read_chunk(const StoredSlice& slice, int64_t index, std::span<std::byte> out) {
+  const io::FileDescriptor& file = shard(slice.shard);
+  const int64_t begin = index * kChunkBytes;
+  file.read_at(slice.offset + begin, out);
+  const int64_t end = begin + std::ssize(out);
+  if (end < slice.bytes()) {
+    file.start_reading(slice.offset + end, std::min(kChunkBytes, slice.bytes() - end));
+  }
+  if (io::checksum(out.data(), out.size()) != slice.checksums[static_cast<size_t>(index)]) {
+    throw InputError(
+        fmt::format("{}: tensor '{}': bytes {} to {} of {} do not match their checksum",
+                    file.path().string(), format_slice_name(slice), begin, end, slice.bytes()),
+        kDamagedHint);
+  }
+}
+
 std::span<const std::byte> ChunkReader::chunk(const StoredSlice& slice, int64_t index) {
   if (buffered_slice_ == &slice && buffered_index_ == index) return buffer_;
   buffered_slice_ = nullptr;
-  const io::FileDescriptor& file = shard(slice.shard);
-  const int64_t begin = index * kChunkBytes;
-  buffer_.resize(static_cast<size_t>(std::min(kChunkBytes, slice.bytes() - begin)));
-  file.read_at(slice.offset + begin, buffer_);
-  if (io::checksum(buffer_.data(), buffer_.size()) != slice.checksums[static_cast<size_t>(index)]) {
-    throw InputError(
-        fmt::format("{}: tensor '{}': bytes {} to {} of {} do not match their checksum",
-                    file.path().string(), format_slice_name(slice), begin,
-                    begin + static_cast<int64_t>(buffer_.size()), slice.bytes()),
-        kDamagedHint);
-  }
+  buffer_.resize(static_cast<size_t>(chunk_bytes(slice.bytes(), index)));
+  read_chunk(slice, index, buffer_);
   buffered_slice_ = &slice;
   buffered_index_ = index;
   return buffer_;
@@ -59,12 +66,16 @@ void ChunkReader::read(const StoredSlice& slice, int64_t first, int64_t count, v
   const int64_t end = position + count * dtype_bytes(slice.dtype);
   auto* destination = static_cast<std::byte*>(out);
   while (position < end) {
-    const int64_t index = position / kChunkBytes;
-    const auto bytes = chunk(slice, index).subspan(static_cast<size_t>(position % kChunkBytes));
-    const size_t n = std::min(bytes.size(), static_cast<size_t>(end - position));
-    std::memcpy(destination, bytes.data(), n);
+    const int64_t index = position / kChunkBytes, within = position % kChunkBytes;
+    int64_t n = chunk_bytes(slice.bytes(), index);
+    if (within == 0 && n <= end - position) {
+      read_chunk(slice, index, {destination, static_cast<size_t>(n)});
+    } else {
+      n = std::min(n - within, end - position);
+      std::memcpy(destination, chunk(slice, index).data() + within, static_cast<size_t>(n));
+    }
     destination += n;
-    position += static_cast<int64_t>(n);
+    position += n;
   }
 }
 

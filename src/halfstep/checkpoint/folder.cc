@@ -49,6 +49,15 @@ bool is_latest_leftover(std::string_view name) {
   return name.starts_with(fmt::format(".{}.", kLatestFile)) && name.ends_with(".tmp");
 }
 
+// What a killed save has left, but for a replaced checkpoint that nothing has taken the place of.
+bool is_to_be_removed(const fs::path& dir, std::string_view name) {
+  if (const auto replaced = parse_suffixed(name, kReplaced)) {
+    return has_manifest(dir / step_name(*replaced));
+  }
+  return parse_suffixed(name, kSaving) || parse_suffixed(name, kRemoving) ||
+         is_latest_leftover(name);
+}
+
 }  // namespace
 
 std::string step_name(int64_t iteration) { return fmt::format("{}{:08}", kStepPrefix, iteration); }
@@ -114,25 +123,32 @@ std::vector<fs::path> candidates(const fs::path& dir) {
   return out;
 }
 
+int64_t leftover_bytes(const fs::path& dir) {
+  int64_t bytes = 0;
+  for (const std::string& name : entries(dir)) {
+    if (!is_to_be_removed(dir, name)) continue;
+    std::error_code error;
+    fs::recursive_directory_iterator it(dir / name, error);
+    for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+      std::error_code gone;
+      const auto size = it->is_regular_file(gone) ? it->file_size(gone) : 0;
+      if (!gone) bytes += static_cast<int64_t>(size);
+    }
+  }
+  return bytes;
+}
+
 std::vector<std::string> recover(const fs::path& dir) {
   std::vector<std::string> warnings;
-  const auto remove = [&](const std::string& name) {
-    io::remove_tree(dir / name);
-    warnings.push_back(
-        fmt::format("removed '{}', left by a save that was killed", (dir / name).string()));
-  };
   for (const std::string& name : entries(dir)) {
-    if (parse_suffixed(name, kSaving) || parse_suffixed(name, kRemoving) ||
-        is_latest_leftover(name)) {
-      remove(name);
+    if (is_to_be_removed(dir, name)) {
+      io::remove_tree(dir / name);
+      warnings.push_back(
+          fmt::format("removed '{}', left by a save that was killed", (dir / name).string()));
     } else if (const auto iteration = parse_suffixed(name, kReplaced)) {
-      if (has_manifest(dir / step_name(*iteration))) {
-        remove(name);
-      } else {
-        io::rename_path(dir / name, dir / step_name(*iteration));
-        warnings.push_back(fmt::format("put '{}' back: the save that was to replace it was killed",
-                                       (dir / step_name(*iteration)).string()));
-      }
+      io::rename_path(dir / name, dir / step_name(*iteration));
+      warnings.push_back(fmt::format("put '{}' back: the save that was to replace it was killed",
+                                     (dir / step_name(*iteration)).string()));
     }
   }
   return warnings;

@@ -36,6 +36,9 @@ std::vector<std::string> folders_without_manifest(const std::filesystem::path& d
 // behind the one that took its place.
 std::vector<std::filesystem::path> candidates(const std::filesystem::path& dir);
 
+// What files that `recover` would remove take.
+int64_t leftover_bytes(const std::filesystem::path& dir);
+
 // Brings `dir` in order after a killed save: removes what is incomplete or already replaced, puts
 // back what was moved aside for nothing. Returns one warning per thing done. Only names that
 // halfstep gives to temporary files and folders are touched.

@@ -27,10 +27,27 @@ void copy_from_stored(const StoredTensors::Slices& stored, const Slice& request,
   }
 }
 
+bool is_unjoinable(uint16_t weight, int16_t remainder) {
+  return ((weight & 0x7FFF) == 0) & (remainder < 0);
+}
+
+// A fixed number of elements and no way out: a loop that becomes vector instructions, as all of a
+// model passes through it on every load.
+constexpr int64_t kBlockElements = 1024;
+bool has_unjoinable(const uint16_t* weight, const int16_t* remainder) {
+  int found = 0;
+  for (int64_t i = 0; i < kBlockElements; ++i) found |= is_unjoinable(weight[i], remainder[i]);
+  return found != 0;
+}
+
 void throw_if_unjoinable(const uint16_t* weight, const int16_t* remainder, const Slice& slice,
                          const std::string& where) {
-  for (int64_t i = 0; i < slice.numel; ++i) {
-    if ((weight[i] & 0x7FFF) == 0 && remainder[i] < 0) {
+  int64_t good = 0;
+  while (slice.numel - good >= kBlockElements && !has_unjoinable(weight + good, remainder + good)) {
+    good += kBlockElements;
+  }
+  for (int64_t i = good; i < slice.numel; ++i) {
+    if (is_unjoinable(weight[i], remainder[i])) {
       throw InputError(
           fmt::format("{}: '{}', element {}: a weight of 0 with the remainder {} is no number",
                       where, slice.name, slice.start + i, remainder[i]),

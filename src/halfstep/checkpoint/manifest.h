@@ -37,6 +37,11 @@ struct Manifest {
 
 // Chunks of a slice of so many bytes.
 constexpr int64_t num_chunks(int64_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
+// Of one of them.
+constexpr int64_t chunk_bytes(int64_t slice_bytes, int64_t index) {
+  const int64_t rest = slice_bytes - index * kChunkBytes;
+  return rest < kChunkBytes ? rest : kChunkBytes;
+}
 
 // A checkpoint of a later format. Its own type, since falling back to an older checkpoint would be
 // the wrong answer to it.

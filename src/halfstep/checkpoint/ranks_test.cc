@@ -26,30 +26,6 @@ class RanksTest : public ::testing::Test {
   const fs::path dir_ = folder_.path() / "run";
 };
 
-// Rank r's part of a whole slice: an uneven cut, empty for some ranks of small parameters.
-Slice part_of(const Slice& whole, int rank, int size) {
-  Slice part = whole;
-  const int64_t step = (whole.numel + size - 1) / size;
-  part.start = std::min(rank * step, whole.numel);
-  part.numel = std::min(step, whole.numel - part.start);
-  return part;
-}
-
-// The parts of all tensors, in the memory of `model`.
-template <typename SliceWithData>
-std::vector<SliceWithData> parts_of(const std::vector<SliceWithData>& model, int rank, int size) {
-  std::vector<SliceWithData> parts;
-  for (const auto& whole : model) {
-    SliceWithData part;
-    static_cast<Slice&>(part) = part_of(whole, rank, size);
-    using Byte = std::conditional_t<std::is_same_v<SliceWithData, TensorSlice>, const std::byte,
-                                    std::byte>;
-    part.data = static_cast<Byte*>(whole.data) + part.start * dtype_bytes(part.dtype);
-    parts.push_back(part);
-  }
-  return parts;
-}
-
 TEST_F(RanksTest, WhatAnyNumberOfRanksSavedAnyNumberLoads) {
   const TestTensors saved = test_model(1);
   for (const int writers : {1, 2, 3, 4, 6, 8}) {

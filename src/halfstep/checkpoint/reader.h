@@ -48,7 +48,7 @@ class CheckpointReader {
 
   // Fills all slices. If anything is missing, unexpected, or of another shape or dtype, one
   // InputError lists all of it and nothing is written. A damaged chunk is an InputError that names
-  // file and tensor; tensors before it have been written by then.
+  // file and tensor; it and those before it have been written by then.
   LoadReport load(std::span<const MutableSlice> slices, const LoadOptions& options = {}) const;
 
   // Reads and checks every byte.

@@ -2,95 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
 #include "halfstep/checkpoint/folder.h"
 #include "halfstep/checkpoint/manifest.h"
-#include "halfstep/checkpoint/stored_dtype.h"
+#include "halfstep/checkpoint/shard_writer.h"
 #include "halfstep/comm/together.h"
 #include "halfstep/core/error.h"
-#include "halfstep/io/checksum.h"
+#include "halfstep/core/stopwatch.h"
 #include "halfstep/io/file.h"
-#include "halfstep/io/safetensors.h"
+#include "halfstep/io/units.h"
 
 namespace halfstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A whole slice keeps its matrix shape, so that other readers of the format see what it is; a range
-// of a box has no shape but its length.
-std::vector<int64_t> stored_shape(const Slice& slice) {
-  if (!slice.whole_range()) return {slice.numel};
-  if (slice.box == whole_box(slice.shape)) return slice.shape;
-  if (slice.shape.size() < 2) return {slice.box.cols()};
-  return {slice.box.rows(), slice.box.cols()};
-}
-
-// The order in the file: larger element types first, which keeps all of them aligned. Empty slices,
-// such as a rank's share of a tiny parameter, are left out.
-std::vector<const TensorSlice*> file_order(std::span<const TensorSlice> slices) {
-  std::vector<const TensorSlice*> order;
-  order.reserve(slices.size());
-  for (const TensorSlice& slice : slices) {
-    if (slice.numel > 0) order.push_back(&slice);
-  }
-  std::stable_sort(order.begin(), order.end(), [](const TensorSlice* a, const TensorSlice* b) {
-    return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
-  });
-  return order;
-}
-
-// Writes one slice in chunks, straight from the caller's memory where it is there, and returns
-// their checksums.
-std::vector<uint64_t> write_slice(io::SafetensorsWriter& writer, const TensorSlice& slice) {
-  std::vector<uint64_t> checksums;
-  std::vector<std::byte> produced;
-  for (int64_t first = 0; first < slice.bytes(); first += kChunkBytes) {
-    const auto size = static_cast<size_t>(std::min(kChunkBytes, slice.bytes() - first));
-    std::span<const std::byte> chunk;
-    if (slice.produce) {
-      produced.resize(size);
-      slice.produce(first, produced);
-      chunk = produced;
-    } else {
-      chunk = {static_cast<const std::byte*>(slice.data) + first, size};
-    }
-    checksums.push_back(io::checksum(chunk.data(), chunk.size()));
-    writer.write(chunk);
-  }
-  return checksums;
-}
-
-// Writes a rank's shard and describes it in the manifest.
-void write_shard(const fs::path& path, std::span<const TensorSlice> slices, Manifest& manifest) {
-  const auto order = file_order(slices);
-  std::vector<io::SafetensorsSpec> specs;
-  specs.reserve(order.size());
-  for (const TensorSlice* slice : order) {
-    specs.push_back({format_slice_name(*slice), stored_dtype(slice->dtype), stored_shape(*slice)});
-  }
-  const std::map<std::string, std::string> metadata{
-      {"halfstep_checkpoint_format", std::to_string(kFormatVersion)}};
-  io::SafetensorsHeader header;
-  const std::string header_text = io::format_safetensors_header(specs, metadata, &header);
-
-  StoredShard shard{.file = path.filename().string(),
-                    .bytes = header.data_start,
-                    .header_bytes = header.data_start,
-                    .header_checksum = io::checksum(header_text.data(), header_text.size())};
-  io::SafetensorsWriter writer(path, specs, metadata);
-  for (size_t i = 0; i < order.size(); ++i) {
-    const TensorSlice& slice = *order[i];
-    shard.bytes += slice.bytes();
-    manifest.slices.push_back({slice, static_cast<int64_t>(manifest.shards.size()),
-                               header.tensors[i].offset, write_slice(writer, slice)});
-  }
-  writer.finish();
-  manifest.shards.push_back(std::move(shard));
-}
 
 // Puts the finished folder in its place, atomically if the place is free. If not, the old folder is
 // moved aside first; `recover` and the reader know what that means if we are killed in between.
@@ -108,13 +37,14 @@ void move_into_place(const fs::path& dir, const fs::path& saving, const fs::path
 // failure is the one to know, and the next save tries again.
 class Unfinished {
  public:
-  explicit Unfinished(fs::path folder) : folder_(std::move(folder)) {}
+  Unfinished() = default;
   ~Unfinished() {
     std::error_code ignored;
     if (!folder_.empty()) fs::remove_all(folder_, ignored);
   }
   Unfinished(const Unfinished&) = delete;
   Unfinished& operator=(const Unfinished&) = delete;
+  void begins(fs::path folder) { folder_ = std::move(folder); }
   void finished() { folder_.clear(); }
 
  private:
@@ -145,15 +75,6 @@ void apply_retention(const fs::path& dir, int64_t saved, const RetentionPolicy& 
   }
 }
 
-void check_slices(std::span<const TensorSlice> slices) {
-  for (const TensorSlice& slice : slices) {
-    if (const std::string fault = slice_fault(slice); !fault.empty()) {
-      throw InternalError(fmt::format("checkpoint: {} of '{}': {}", tensor_kind_name(slice.kind),
-                                      slice.name, fault));
-    }
-  }
-}
-
 // Adds another rank's shard, described in a manifest of its own.
 void append_shard(const Manifest& part, Manifest& manifest) {
   const auto shard = static_cast<int64_t>(manifest.shards.size());
@@ -177,27 +98,53 @@ void check_shards_are_here(const fs::path& saving, const Manifest& manifest) {
   }
 }
 
+// Before anything is created or removed, as a disk that fills up on the way has cost everybody
+// time. Rank 0 looks for all: they write into one folder.
+void check_space(const fs::path& dir, int64_t needed, const SaveOptions& options) {
+  const std::optional<int64_t> free = options.free_bytes(dir);
+  if (!free) return;
+  const int64_t available = *free + leftover_bytes(dir);  // which `recover` is about to remove
+  if (needed <= available) return;
+  throw InputError(fmt::format("'{}': the checkpoint needs {}, {} are free", dir.string(),
+                               io::format_bytes(needed), io::format_bytes(available)),
+                   "free some space, keep fewer checkpoints (--keep-last), or choose another "
+                   "folder");
+}
+
+int64_t sum_over_ranks(comm::Communicator& ranks, int64_t value) {
+  int64_t sum = 0;  // of integers, each below 2^53
+  for (const double of_rank : comm::gather(ranks, std::array{static_cast<double>(value)})) {
+    sum += static_cast<int64_t>(of_rank);
+  }
+  return sum;
+}
+
 }  // namespace
 
 SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
                            std::span<const TensorSlice> slices, const RetentionPolicy& policy,
-                           comm::Communicator& ranks) {
+                           comm::Communicator& ranks, const SaveOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
   const bool leads = ranks.rank() == 0;
   SaveResult result;
   result.directory = dir / step_name(state.iteration);
   const fs::path saving(result.directory.string() + std::string(kSaving));
-  Unfinished unfinished(leads ? saving : fs::path());
+  Unfinished unfinished;
+  Manifest manifest{.state = state, .shards = {}, .slices = {}};
 
+  std::optional<ShardWriter> shard;
+  comm::together(ranks, [&] { shard.emplace(slices); });
+  const int64_t needed = sum_over_ranks(ranks, shard->shard_bytes() + shard->manifest_bytes());
   comm::together(ranks, [&] {
-    check_slices(slices);
     if (!leads) return;
+    check_space(dir, needed + std::ssize(format_manifest(manifest)), options);
     io::create_directories(dir);
     result.warnings = recover(dir);
+    unfinished.begins(saving);
     io::create_directories(saving);
   });
-  Manifest manifest{.state = state, .shards = {}, .slices = {}};
   comm::together(ranks, [&] {
-    write_shard(saving / shard_name(ranks.rank(), ranks.size()), slices, manifest);
+    shard->write(saving / shard_name(ranks.rank(), ranks.size()), manifest, options.give_up);
   });
   const std::vector<std::string> parts =
       comm::gather_texts(ranks, leads ? std::string() : format_manifest(manifest));
@@ -216,6 +163,7 @@ SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
     for (const StoredShard& shard : manifest.shards) result.bytes += shard.bytes;
     apply_retention(dir, state.iteration, policy, result);
   });
+  result.milliseconds = milliseconds_since(start);
   return result;
 }
 

@@ -10,8 +10,11 @@
 // What fails on one rank fails on all.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +23,7 @@
 #include "halfstep/checkpoint/slice.h"
 #include "halfstep/checkpoint/train_state.h"
 #include "halfstep/comm/communicator.h"
+#include "halfstep/io/file.h"
 
 namespace halfstep::checkpoint {
 
@@ -28,13 +32,22 @@ struct SaveResult {
   int64_t bytes = 0;                  // of all its files
   std::vector<std::string> warnings;  // leftovers of a killed save that were removed, one a line
   std::vector<int64_t> removed;       // checkpoints that the policy let go
+  double milliseconds = 0;            // that the save took
+};
+
+struct SaveOptions {
+  // Asked on rank 0 for `dir` before anything is created or removed.
+  std::function<std::optional<int64_t>(const std::filesystem::path&)> free_bytes = io::free_bytes;
+  // Set by another thread that cannot wait for the end: the save fails soon after, on all ranks.
+  const std::atomic<bool>* give_up = nullptr;
 };
 
 // Throws InternalError for slices that are malformed or overlap, InputError if a file cannot be
-// written, CommError. A complete checkpoint of the same iteration is replaced. Called by every rank,
-// with the same `dir`, `state` and `policy`; warnings and removals are rank 0's.
+// written or the disk has no room for all of them, CommError. A complete checkpoint of the same
+// iteration is replaced. Called by every rank, with the same `dir`, `state` and `policy`; warnings
+// and removals are rank 0's.
 SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
                            std::span<const TensorSlice> slices, const RetentionPolicy& policy,
-                           comm::Communicator& ranks);
+                           comm::Communicator& ranks, const SaveOptions& options = {});
 
 }  // namespace halfstep::checkpoint

@@ -85,6 +85,11 @@ class Communicator {
   void all_reduce_sum(std::span<double> values);
   void barrier();
 
+  // Another communicator over the same ranks, for another thread: its operations, their order and
+  // its traffic are its own. Called by every rank, like an operation. A rank that is gone is an
+  // error of both; the failure of one operation kills only the communicator that it belongs to.
+  virtual std::unique_ptr<Communicator> duplicate() = 0;
+
  protected:
   Communicator(int rank, int size);
 

@@ -5,9 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -163,6 +166,41 @@ inline void check_traffic(Communicator& c) {
   require(after.control - before.control == 4 * 8 * others, "traffic of all_reduce_sum");
 }
 
+// Operations of equal size on both, begun in another order by every second rank: if the two shared
+// an order, the bytes would be exchanged. Then both at once, by two threads.
+inline void check_duplicate(Communicator& c) {
+  const std::unique_ptr<Communicator> other = c.duplicate();
+  require(other->rank() == c.rank() && other->size() == c.size(), "a duplicate has other ranks");
+  require(other->traffic().total() == 0, "a duplicate begins with traffic");
+  {
+    Communicator& first = c.rank() % 2 ? c : *other;
+    Communicator& second = c.rank() % 2 ? *other : c;
+    const auto op = [&](const Communicator& which) { return &which == &c ? 20 : 21; };
+    Started a = start_all_to_all(first, op(first), 100);
+    Started b = start_all_to_all(second, op(second), 100);
+    finish_all_to_all(second, op(second), b);
+    finish_all_to_all(first, op(first), a);
+  }
+  std::exception_ptr error;
+  std::thread beside([&] {
+    try {
+      for (int i = 0; i < 10; ++i) check_many_in_flight(*other);
+      other->barrier();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  try {
+    for (int i = 0; i < 10; ++i) check_traffic(c);
+  } catch (...) {
+    beside.join();
+    throw;
+  }
+  beside.join();
+  if (error) std::rethrow_exception(error);
+  c.barrier();  // nobody leaves while another rank still reads from it
+}
+
 inline constexpr size_t kPartSizes[] = {0, 1, 7, 4096, 1'000'003};
 
 inline void check_communicator(Communicator& c) {
@@ -175,6 +213,7 @@ inline void check_communicator(Communicator& c) {
   check_all_reduce_sum(c);
   check_many_in_flight(c);
   check_traffic(c);
+  check_duplicate(c);
   c.barrier();
 }
 

@@ -9,6 +9,7 @@ namespace halfstep::comm {
 class SingleRank final : public Communicator {
  public:
   SingleRank() : Communicator(0, 1) {}
+  std::unique_ptr<Communicator> duplicate() override { return std::make_unique<SingleRank>(); }
 
  private:
   Work do_all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override;

@@ -107,6 +107,14 @@ class ThreadGroup::State {
     fail_locked("rank " + std::to_string(rank) + " failed: " + cause);
   }
 
+  // The group in which the n-th duplicates of all ranks meet.
+  std::shared_ptr<State> duplicate(size_t n) {
+    std::lock_guard lock(mutex_);
+    throw_if_failed();
+    while (duplicates_.size() <= n) duplicates_.push_back(std::make_shared<State>(size(), link_));
+    return duplicates_[n];
+  }
+
  private:
   bool stopped() const { return failed_ || abandoned_by_ >= 0; }
 
@@ -119,6 +127,10 @@ class ThreadGroup::State {
     failed_ = true;
     cause_ = cause;
     changed_.notify_all();
+    for (const auto& duplicate : duplicates_) {
+      std::lock_guard lock(duplicate->mutex_);
+      duplicate->fail_locked(cause);
+    }
   }
 
   void fail_because_ended(int rank, const Exchange& exchange) {
@@ -135,6 +147,7 @@ class ThreadGroup::State {
   bool failed_ = false;
   int abandoned_by_ = -1;  // the rank that is being unwound; its failure is about to be told
   std::string cause_;
+  std::vector<std::shared_ptr<State>> duplicates_;  // locked after this one
 };
 
 class ThreadCommunicator final : public Communicator {
@@ -149,6 +162,10 @@ class ThreadCommunicator final : public Communicator {
   }
 
   ~ThreadCommunicator() override { group_->end(rank()); }
+
+  std::unique_ptr<Communicator> duplicate() override {
+    return std::make_unique<ThreadCommunicator>(group_->duplicate(num_duplicates_++), rank());
+  }
 
  private:
   class ExchangeWork final : public Work::State {
@@ -210,6 +227,7 @@ class ThreadCommunicator final : public Communicator {
   const std::shared_ptr<ThreadGroup::State> group_;
   std::vector<int> everyone_;
   uint64_t num_collectives_ = 0;
+  size_t num_duplicates_ = 0;
   std::vector<uint64_t> num_sent_, num_received_;  // per peer
 };
 

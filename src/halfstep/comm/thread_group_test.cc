@@ -142,6 +142,21 @@ TEST(ThreadGroupFailure, LeavesMemoryAloneAfterwards) {
   EXPECT_THROW(run_ranks(2, body, kAnHour), InputError);
 }
 
+// A thread that works beside the ranks' own learns of a rank's failure as well.
+TEST(ThreadGroupFailure, ReachesDuplicates) {
+  const auto body = [](Communicator& c) {
+    const auto other = c.duplicate();
+    c.barrier();
+    if (c.rank() == 1) throw InputError("bad token file");
+    std::thread([&] {
+      EXPECT_THAT([&] { other->barrier(); }, ThrowsMessage<CommError>(HasSubstr("rank 1 ")));
+    }).join();
+    EXPECT_THAT([&] { c.barrier(); }, ThrowsMessage<CommError>("rank 1 failed: bad token file"));
+    EXPECT_THROW(c.duplicate(), CommError);
+  };
+  EXPECT_THAT([&] { run_ranks(3, body); }, ThrowsMessage<InputError>("bad token file"));
+}
+
 TEST(ThreadGroupFailure, AnErrorCaughtWithAnOperationGivenUpIsNoHang) {
   const auto body = [](Communicator& c) {
     Bytes send(2), receive(2);

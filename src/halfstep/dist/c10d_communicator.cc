@@ -3,6 +3,9 @@
 #include <ATen/ops/from_blob.h>
 
 #include <exception>
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
@@ -14,6 +17,7 @@ namespace {
 
 using comm::Work;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 using Works = std::vector<C10dWork>;
 using Tensors = std::vector<at::Tensor>;
@@ -57,13 +61,28 @@ class C10dWorks final : public Work::State {
 
 class C10dCommunicator final : public comm::Communicator {
  public:
-  // `device`: where the memory lies that the operations are given.
-  C10dCommunicator(BackendPtr backend, at::Device device)
+  // `device`: where the memory lies that the operations are given. `connect` makes the group of a
+  // duplicate whose ranks meet under the keys of a store.
+  using Connect = std::function<BackendPtr(const StorePtr&)>;
+  C10dCommunicator(StorePtr store, Connect connect, at::Device device)
+      : C10dCommunicator(connect(store), store, connect, device) {}
+
+  std::unique_ptr<comm::Communicator> duplicate() override {
+    return as_comm_error("the ranks cannot be connected once more", [&] {
+      auto keys = c10::make_intrusive<c10d::PrefixStore>(
+          "duplicate/" + std::to_string(num_duplicates_++), store_);
+      return std::make_unique<C10dCommunicator>(std::move(keys), connect_, device_);
+    });
+  }
+
+ private:
+  C10dCommunicator(BackendPtr backend, StorePtr store, Connect connect, at::Device device)
       : Communicator(backend->getRank(), backend->getSize()),
+        store_(std::move(store)),
+        connect_(std::move(connect)),
         backend_(std::move(backend)),
         device_(device) {}
 
- private:
   at::Tensor view(const std::byte* data, size_t size) const {
     return at::from_blob(const_cast<std::byte*>(data), {static_cast<int64_t>(size)},
                          at::TensorOptions().dtype(at::kByte).device(device_));
@@ -129,8 +148,11 @@ class C10dCommunicator final : public comm::Communicator {
     });
   }
 
+  const StorePtr store_;
+  const Connect connect_;
   const BackendPtr backend_;
   const at::Device device_;
+  int num_duplicates_ = 0;
 };
 
 }  // namespace
@@ -139,13 +161,15 @@ std::unique_ptr<comm::Communicator> connect_gloo(Store& store, int rank, int siz
                                                  const GlooOptions& options) {
   return as_comm_error("Gloo cannot connect the ranks", [&] {
     using c10d::ProcessGroupGloo;
-    auto gloo = ProcessGroupGloo::Options::create(options.timeout);
-    gloo->devices.push_back(options.interface.empty()
-                                ? ProcessGroupGloo::createDeviceForHostname(options.address)
-                                : ProcessGroupGloo::createDeviceForInterface(options.interface));
-    const auto c10d_store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store.c10d_store());
-    return std::make_unique<C10dCommunicator>(
-        c10::make_intrusive<ProcessGroupGloo>(c10d_store, rank, size, gloo), at::kCPU);
+    const auto connect = [rank, size, options](const StorePtr& keys) -> BackendPtr {
+      auto gloo = ProcessGroupGloo::Options::create(options.timeout);
+      gloo->devices.push_back(options.interface.empty()
+                                  ? ProcessGroupGloo::createDeviceForHostname(options.address)
+                                  : ProcessGroupGloo::createDeviceForInterface(options.interface));
+      return c10::make_intrusive<ProcessGroupGloo>(keys, rank, size, gloo);
+    };
+    return std::make_unique<C10dCommunicator>(StorePtr::reclaim_copy(&store.c10d_store()), connect,
+                                              at::kCPU);
   });
 }
 

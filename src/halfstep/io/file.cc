@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -40,6 +41,9 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   const auto parent = path.parent_path();
   return parent.empty() ? std::filesystem::path(".") : parent;
 }
+
+// So much is written before the disk is asked to take it: small files cost no further call.
+constexpr int64_t kStartWritingBytes = int64_t{4} << 20;
 
 // The temporary name has the process in it, so that two writers never share one, and a dot in
 // front, so that no pattern for finished files matches it.
@@ -135,6 +139,14 @@ void FileDescriptor::read_at(int64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void FileDescriptor::start_writing(int64_t offset, int64_t bytes) const {
+  ::sync_file_range(fd_, offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+void FileDescriptor::start_reading(int64_t offset, int64_t bytes) const {
+  ::posix_fadvise(fd_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
 void FileDescriptor::sync() const {
   if (::fsync(fd_) != 0) throw_file_error("flush", path_);
 }
@@ -145,6 +157,17 @@ bool FileDescriptor::try_lock() const {
 
 void sync_directory(const std::filesystem::path& directory) {
   FileDescriptor(directory, O_RDONLY | O_DIRECTORY).sync();
+}
+
+std::optional<int64_t> free_bytes(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(path, error);
+  while (!std::filesystem::exists(there, error) && there.has_relative_path()) {
+    there = there.parent_path();
+  }
+  struct statvfs status {};
+  if (::statvfs(there.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  return static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
 }
 
 void create_directories(const std::filesystem::path& path) {
@@ -179,6 +202,14 @@ AtomicFile::AtomicFile(std::filesystem::path path)
 
 AtomicFile::~AtomicFile() {
   if (!committed_) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> data) {
+  file_.write_all(data);
+  written_ += static_cast<int64_t>(data.size());
+  if (written_ - started_ < kStartWritingBytes) return;
+  file_.start_writing(started_, written_ - started_);
+  started_ = written_;
 }
 
 void AtomicFile::commit() {

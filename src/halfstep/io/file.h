@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,10 @@ class FileDescriptor {
   void write_all(std::span<const std::byte> data) const;
   // Exactly out.size() bytes from `offset`; a shorter file is an InputError.
   void read_at(int64_t offset, std::span<std::byte> out) const;
+  // Ask the disk to begin with bytes that are about to be flushed, or read, while this thread does
+  // something else. Only a matter of speed: where it cannot be done nothing happens.
+  void start_writing(int64_t offset, int64_t bytes) const;
+  void start_reading(int64_t offset, int64_t bytes) const;
   void sync() const;
   // An advisory lock that ends with the descriptor; false if another one has it. True where the
   // file system has no locks.
@@ -46,6 +51,10 @@ class FileDescriptor {
 
 // Flushes a folder's entries (new names, renames) to the disk.
 void sync_directory(const std::filesystem::path& directory);
+
+// Bytes that this user may still write on the file system of a path, or of what is there of it.
+// Nothing where the file system does not say. Quotas are not seen.
+std::optional<int64_t> free_bytes(const std::filesystem::path& path);
 
 // A folder and all above it that are missing, each flushed into the one above it.
 void create_directories(const std::filesystem::path& path);
@@ -62,13 +71,15 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void write(std::span<const std::byte> data) { file_.write_all(data); }
-  void write(std::string_view text) { file_.write_all(std::as_bytes(std::span(text))); }
+  // The disk gets what is written as it comes, so that commit() has little left to wait for.
+  void write(std::span<const std::byte> data);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   void commit();
 
  private:
   std::filesystem::path path_, temporary_;
   FileDescriptor file_;
+  int64_t written_ = 0, started_ = 0;  // bytes; those that the disk has been asked to take
   bool committed_ = false;
 };
 

@@ -199,8 +199,10 @@ void check_ranks(const Options& o) {
 }
 
 void check_checkpoints(const Options& o) {
-  refuse_if(o.save.empty() && (o.save_interval > 0 || o.keep_last > 0 || o.keep_every > 0),
-            "--save-interval, --keep-last and --keep-every have no effect without --save",
+  refuse_if(o.save.empty() &&
+                (o.save_interval > 0 || o.async_save || o.keep_last > 0 || o.keep_every > 0),
+            "--save-interval, --async-save, --keep-last and --keep-every have no effect without "
+            "--save",
             "add --save DIR");
   refuse_if(o.keep_every > 0 && o.keep_last == 0, "--keep-every has no effect without --keep-last",
             "add --keep-last N, or drop it: all checkpoints are kept");

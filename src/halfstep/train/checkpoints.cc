@@ -6,10 +6,8 @@
 #include <filesystem>
 
 #include "halfstep/checkpoint/folder.h"
-#include "halfstep/checkpoint/model_slices.h"
-#include "halfstep/checkpoint/writer.h"
 #include "halfstep/core/error.h"
-#include "halfstep/io/units.h"
+#include "halfstep/train/arena_slices.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/resume.h"
 
@@ -18,14 +16,6 @@ namespace {
 
 using checkpoint::CheckpointReader;
 using checkpoint::TrainState;
-
-// Where the elements of a slice are. Of a sharded class the arenas hold just what is owned.
-void* address(const optim::Arenas& arenas, const checkpoint::ModelSlice& slice) {
-  if (slice.numel == 0) return nullptr;
-  auto* data = static_cast<std::byte*>(arenas.data(slice.memory_class, slice.parameter));
-  const bool sharded = layout::is_sharded(slice.memory_class);
-  return sharded ? data : data + slice.start * dtype_bytes(slice.dtype);
-}
 
 bool resumes_own_folder(const Options& options) {
   return !options.load.empty() && !options.save.empty() && !options.finetune &&
@@ -126,11 +116,7 @@ void restore(Trainer& t, const CheckpointReader& reader, RunLog& log) {
   const bool finetune = t.options.finetune;
   const bool without_state = finetune || t.options.no_load_optim;
   const TrainState& state = reader.state();
-  std::vector<checkpoint::MutableSlice> slices;
-  for (const auto& slice : checkpoint::slices_to_load(t.arenas->layout(), t.arenas->parameters(),
-                                                      t.ranks.rank(), !without_state)) {
-    slices.push_back({slice, address(*t.arenas, slice)});
-  }
+  const auto slices = slices_to_load(*t.arenas, t.ranks.rank(), !without_state);
   const auto report =
       reader.load(slices, {.convert_state = finetune || t.options.convert_state,
                            .allow_lossy_master = finetune || t.options.allow_lossy_master,
@@ -163,53 +149,6 @@ void restore(Trainer& t, const CheckpointReader& reader, RunLog& log) {
       .skipped_steps = state.skipped_steps,
       .consecutive_skipped_steps = state.consecutive_skipped_steps};
   report_changes(state, t.options, log);
-}
-
-void save_run(const Trainer& t, RunLog& log) {
-  const optim::UpdateCounts counts = t.optimizer->update_counts();
-  nlohmann::json hyperparameters = settings_json(t.options);
-  // What auto chose: a measurement, which a resumed run must not repeat.
-  hyperparameters["matmul-precision"] = t.compute.dtype == at::kBFloat16 ? "bf16" : "fp32";
-  TrainState state{
-      .iteration = t.progress.iteration,
-      .t = counts.common,
-      .t_exceptions = counts.exceptions,
-      .consumed_samples = t.progress.consumed_samples,
-      .consumed_tokens = t.progress.consumed_tokens,
-      .skipped_steps = t.progress.skipped_steps,
-      .consecutive_skipped_steps = t.progress.consecutive_skipped_steps,
-      .seed = t.seed,
-      .data_fingerprint = t.training->fingerprint(),
-      .torch_threads = at::get_num_threads(),
-      .storage = t.arenas->layout().arenas[0].format,
-      .fp32_params = {},
-      .hyperparameters = std::move(hyperparameters),
-      .model_config = nlohmann::json::parse(arch::to_hf_config(t.config)),
-      .data = {{"seq_length", t.options.seq_length}, {"tokenizer", t.options.tokenizer}}};
-  const auto& arenas = t.arenas->layout().arenas;
-  for (size_t arena = 1; arena < arenas.size(); ++arena) {
-    for (const auto& placement : arenas[arena].placements) {
-      state.fp32_params.push_back(t.arenas->parameters()[placement.parameter].name);
-    }
-  }
-  std::vector<checkpoint::TensorSlice> slices;
-  for (const auto& slice :
-       checkpoint::slices_to_save(t.arenas->layout(), t.arenas->parameters(), t.ranks.rank())) {
-    slices.push_back({slice, address(*t.arenas, slice)});
-  }
-  // While steps are being skipped the newest weights may be the broken ones: older ones stay.
-  const bool in_doubt = t.progress.consecutive_skipped_steps > 0;
-  const auto result = checkpoint::save_checkpoint(
-      t.options.save, state, slices,
-      {.keep_last = in_doubt ? 0 : t.options.keep_last, .keep_every = t.options.keep_every},
-      t.ranks);
-  for (const std::string& warning : result.warnings) log.line("warning: " + warning);
-  log.line(fmt::format("saved {} ({})", result.directory.string(), io::format_bytes(result.bytes)));
-  log.event({{"event", "save"},
-             {"step", t.progress.iteration},
-             {"directory", result.directory.string()},
-             {"bytes", result.bytes},
-             {"removed", result.removed}});
 }
 
 io::JsonObject state_object(const CheckpointReader& reader, const nlohmann::json& object,

@@ -1,5 +1,5 @@
-// A run's checkpoints: what is saved, how it is resumed, and what a resume tells its user. The
-// files themselves are checkpoint's.
+// How a run resumes: which checkpoint it takes, what it checks, what it reads of it and what it tells
+// its user. Saving is saver.h's, the files themselves are checkpoint's.
 #pragma once
 
 #include <optional>
@@ -25,8 +25,6 @@ void check_same_data(const checkpoint::TrainState& state, const Options& options
 // Weights, master and state into the arenas, update counts into the optimizer, and the progress;
 // with --finetune weights and masters alone. Says which settings differ and which of them hold.
 void restore(Trainer& trainer, const checkpoint::CheckpointReader& reader, RunLog& log);
-
-void save_run(const Trainer& trainer, RunLog& log);
 
 // A free-form object of the manifest, for reading with checked types: its errors name file and key.
 io::JsonObject state_object(const checkpoint::CheckpointReader& reader,

@@ -338,6 +338,8 @@ void add_checkpoints(Table& t) {
   t.group("checkpoints");
   t.text("save", "DIR", &Options::save, "where checkpoints go, one at the end and:");
   t.integer("save-interval", &Options::save_interval, "one every N steps", 1);
+  t.on_off("async-save", &Options::async_save,
+           "write them in the background, from a copy in memory that is as large as a rank's share");
   t.text("load", "DIR", &Options::load,
          "resume from its latest checkpoint; if it is also --save and empty, start fresh");
   t.integer("keep-last", &Options::keep_last, "delete all but the newest N; default: keep all", 1);

@@ -47,7 +47,7 @@ struct RunFacts {
   int64_t train_iters = 0;
   double flops_per_token = 0;  // forward and backward
   double peak_flops = 0;
-  int64_t static_bytes = 0;  // weights, gradients, master and state
+  int64_t static_bytes = 0;  // weights, gradients, master, state, save copy
 };
 
 // What differs between ranks: the least and the most, and what is counted on each.

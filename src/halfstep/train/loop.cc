@@ -9,9 +9,9 @@
 #include "halfstep/core/error.h"
 #include "halfstep/dist/replica_check.h"
 #include "halfstep/optim/memory_counter.h"
-#include "halfstep/train/checkpoints.h"
 #include "halfstep/train/evaluate.h"
 #include "halfstep/train/report.h"
+#include "halfstep/train/saver.h"
 #include "halfstep/train/stop_request.h"
 
 namespace halfstep::train {
@@ -70,41 +70,6 @@ void count_step(Trainer& t, const StepRecord& record) {
   }
 }
 
-// The saves of a run. One that fails on the way is said with its cause and ends nothing: the disk
-// may have room again at the next interval. The last one must succeed.
-class Saver {
- public:
-  // A resumed run that has nothing left to do saves nothing.
-  Saver(const Trainer& t, RunLog& log) : t_(t), log_(log), saved_at_(t.progress.iteration) {}
-
-  bool saved() const { return t_.options.save.empty() || saved_at_ == t_.progress.iteration; }
-
-  void save() {
-    if (saved()) return;
-    t_.gather->wait_for_all();
-    save_run(t_, log_);
-    saved_at_ = t_.progress.iteration;
-  }
-
-  // False, and said, if it failed.
-  bool try_save() {
-    try {
-      save();
-      return true;
-    } catch (const comm::CommError&) {
-      throw;
-    } catch (const std::exception& error) {
-      report_failed_save(t_, error, log_);
-      return false;
-    }
-  }
-
- private:
-  const Trainer& t_;
-  RunLog& log_;
-  int64_t saved_at_;
-};
-
 bool every(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
@@ -161,6 +126,7 @@ Ending train_steps(Trainer& t, RunLog& log, const StopRequest& request, Saver& s
     interval.add(record);
     if (options.log_samples) report_samples(t, record, log);
     if (record.skipped) report_skipped_step(record, log);
+    saver.poll();
     if (log_now) {
       if (options.log_per_layer) t.gather->wait_for_all();  // norms of weights
       report_interval(t, interval, log);
@@ -178,9 +144,7 @@ Ending train_steps(Trainer& t, RunLog& log, const StopRequest& request, Saver& s
     if (t.validation && (every(options.eval_interval, next) || last)) {
       ending.finite = run_evaluation(t, log) && ending.finite;
     }
-    if (every(options.save_interval, next) && !last && !saver.try_save()) {
-      log.line("  the run goes on and tries again at the next --save-interval");
-    }
+    if (every(options.save_interval, next) && !last) saver.save();
     if (every(options.check_replicas, next)) {
       t.gather->wait_for_all();
       log.event({{"event", "replicas"},
@@ -239,15 +203,15 @@ void run_loop(Trainer& t, RunLog& log) {
     // A batch that cannot be read, memory that ends, an evaluation that fails: what has been
     // trained up to then is whole, unless it was the update itself. Several ranks save together or
     // not at all, and the others do not know of this.
-    if (!t.updating && t.ranks.size() == 1) saver.try_save();
+    if (!t.updating && t.ranks.size() == 1) saver.try_save_last();
     throw;
   }
   const bool diverged = !ending.bad_parameter.empty();
   const bool finished = !diverged && t.progress.iteration >= t.options.train_iters;
   if (diverged) {
-    saver.try_save();
+    saver.try_save_last();
   } else {
-    saver.save();
+    saver.save_last();
   }
   report_end(t, log, finished);
   if (diverged) throw_diverged(t, ending.bad_parameter);

@@ -137,6 +137,7 @@ struct Options {
   std::string save;
   std::string load;
   int64_t save_interval = 0;  // 0: only at the end
+  bool async_save = false;
   int64_t keep_last = 0;      // 0: all
   int64_t keep_every = 0;     // steps that are a multiple stay for ever
   bool no_load_optim = false;

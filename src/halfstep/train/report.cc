@@ -18,8 +18,10 @@
 #include "halfstep/kernels/implementation.h"
 #include "halfstep/optim/memory_counter.h"
 #include "halfstep/optim/weights.h"
+#include "halfstep/train/arena_slices.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/format_text.h"
+#include "halfstep/train/saver.h"
 
 namespace halfstep::train {
 namespace {
@@ -58,6 +60,7 @@ Json memory_json(const Trainer& t) {
           {"planned_bytes", memory.planned_bytes},
           {"measured_bytes", memory.measured_bytes},
           {"scratch_bytes", t.reducer->scratch_bytes()},
+          {"save_copy_bytes", t.save_copy_bytes},
           {"classes", classes}};
 }
 
@@ -80,6 +83,12 @@ void report_memory(const Trainer& t, RunLog& log) {
     log.detail(fmt::format("  {:<22}{:>10} planned {:>10} measured, for buckets on their way",
                            "scratch", io::format_bytes(planned),
                            io::format_bytes(t.reducer->scratch_bytes())));
+  }
+  if (t.async_saver) {
+    const int64_t planned = bytes_to_save(*t.arenas, t.ranks.rank());
+    log.detail(fmt::format("  {:<22}{:>10} planned {:>10} measured, what --async-save is writing",
+                           "save copy", io::format_bytes(planned),
+                           io::format_bytes(t.save_copy_bytes)));
   }
 }
 
@@ -174,7 +183,7 @@ RunFacts run_facts(const Trainer& t) {
   return {.train_iters = t.options.train_iters,
           .flops_per_token = flops_per_token(t.config, t.options.seq_length),
           .peak_flops = t.compute.peak_flops * static_cast<double>(t.ranks.size()),
-          .static_bytes = t.arenas->memory().measured_bytes};
+          .static_bytes = t.arenas->memory().measured_bytes + t.save_copy_bytes};
 }
 
 void report_start(const Trainer& t, RunLog& log) {
@@ -205,6 +214,7 @@ void report_start(const Trainer& t, RunLog& log) {
                            group.weight_decay, group.parameters.size(), group.num_elements,
                            collapsed_names(t.arenas->parameters(), group.parameters)));
   }
+  report_save_space(t, log);
   for (const std::string& warning : t.optimizer->warnings()) log.line("warning: " + warning);
 
   log.event({{"event", "start"},
@@ -277,13 +287,6 @@ void report_end(const Trainer& t, RunLog& log, bool finished) {
              {"skipped_steps", t.progress.skipped_steps},
              {"peak_bytes", counter.peak_bytes()},
              {"peak_bytes_by_phase", phases}});
-}
-
-void report_failed_save(const Trainer& t, const std::exception& error, RunLog& log) {
-  const auto* ours = dynamic_cast<const Error*>(&error);
-  log.line(fmt::format("warning: step {} was not saved: {}{}", t.progress.iteration, error.what(),
-                       ours && !ours->hint().empty() ? " (" + ours->hint() + ")" : ""));
-  log.event({{"event", "save_failed"}, {"step", t.progress.iteration}, {"error", error.what()}});
 }
 
 void throw_interrupted(const Trainer& t, const char* signal) {

@@ -24,9 +24,6 @@ void report_skipped_step(const StepRecord& step, RunLog& log);
 // Memory by class and phase, planned and measured, and where the checkpoint is.
 void report_end(const Trainer& trainer, RunLog& log, bool finished);
 
-// A save that failed and does not end the run.
-void report_failed_save(const Trainer& trainer, const std::exception& error, RunLog& log);
-
 // Throw kInterrupted and kDiverged: the message says where the run stands.
 [[noreturn]] void throw_interrupted(const Trainer& trainer, const char* signal);
 [[noreturn]] void throw_diverged(const Trainer& trainer, const std::string& bad_parameter);

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "halfstep/checkpoint/model_slices.h"
 #include "halfstep/io/folder_lock.h"
 #include "halfstep/train/flags.h"
 #include "halfstep/train/loop.h"
@@ -54,6 +55,10 @@ nlohmann::ordered_json effective_configuration(const Options& options) {
           {"defaults", settings.defaults},
           {"model", nlohmann::ordered_json::parse(arch::to_hf_config(config))},
           {"static_bytes", layout.total_bytes()},
+          {"save_copy_bytes",
+           options.async_save
+               ? checkpoint::total_bytes(checkpoint::slices_to_save(layout, parameters, 0))
+               : 0},
           {"memory", classes},
           {"parameters", offsets}};
 }

@@ -12,6 +12,7 @@
 #include "halfstep/train/check_options.h"
 #include "halfstep/train/checkpoints.h"
 #include "halfstep/train/loaded_model.h"
+#include "halfstep/train/saver.h"
 #include "halfstep/train/trainer.h"
 
 namespace halfstep::train {
@@ -182,6 +183,7 @@ std::unique_ptr<Trainer> set_up(const Options& options, comm::Communicator& rank
                             gather->wait_for(begin, end);
                           }});
   t.schedule = make_schedule(t.options);
+  if (options.async_save) prepare_async_save(t);
 
   if (checkpoint) {
     restore(t, *checkpoint, log);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "halfstep/arch/model_config.h"
+#include "halfstep/checkpoint/async_saver.h"
 #include "halfstep/comm/communicator.h"
 #include "halfstep/data/sample_source.h"
 #include "halfstep/dist/gradient_reducer.h"
@@ -69,6 +70,10 @@ struct Trainer {
   std::unique_ptr<GradientSink> sink;
   bool fused = false;  // gradient accumulation fusion acts
   std::unique_ptr<model::Model> model;
+  // With --async-save: where what is being written stands, as measured, and who writes it.
+  at::Tensor save_copy;
+  int64_t save_copy_bytes = 0;
+  std::unique_ptr<checkpoint::AsyncSaver> async_saver;
   Schedule schedule;
   Progress progress;
   bool updating = false;  // the optimizer is at work: weights and state are of two steps
