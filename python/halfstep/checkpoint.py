@@ -37,7 +37,7 @@ _CHUNK_BYTES = 4 << 20
 _STEP = re.compile(r"step_(\d{8,})(\.replaced)?")
 _KINDS = ("weight", "remainder", "master", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 # The elements as they are in the file.
-_STORED = {
+_STORED: dict[str, np.dtype[Any]] = {
     "fp32": np.dtype("<f4"),
     "bf16": np.dtype("<u2"),
     "ue6m10": np.dtype("<u2"),
@@ -118,7 +118,7 @@ class Tensor:
         codes of bf16 and ue6m10. Raises CheckpointError for damaged or missing elements."""
         stored = _STORED[self.dtype]
         rows, cols = _matrix(self.shape)
-        whole = np.empty((rows, cols), stored)
+        whole: np.ndarray = np.empty((rows, cols), stored)
         count = 0
         for part in self.slices:
             values = np.frombuffer(self._checkpoint._read(self, part), stored)
