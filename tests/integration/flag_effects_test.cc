@@ -314,7 +314,7 @@ TEST_F(FlagEffects, Running) {
   std::ofstream examples(*folder_ / "examples.jsonl");
   std::ofstream long_examples(*folder_ / "long_examples.jsonl");
   for (int i = 0; i < 40; ++i) {
-    const std::string words = "two words".substr(i % 6);
+    const std::string words = std::string("two words").substr(i % 6);
     examples << R"({"prompt": "a", "completion": ")" << words << "\"}\n";
     long_examples << R"({"prompt": "a", "completion": ")" << (i % 9 ? words : words + words + words)
                   << "\"}\n";
