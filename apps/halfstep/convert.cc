@@ -1,15 +1,17 @@
 // `halfstep convert`: checkpoint → Hugging Face folder, Hugging Face folder → checkpoint, and
 // checkpoint → checkpoint in other formats (docs/convert.md).
+#include "halfstep/convert/convert.h"
+
 #include <fmt/core.h>
 
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
-#include "halfstep/convert/convert.h"
 #include "halfstep/core/error.h"
 #include "halfstep/io/units.h"
 
@@ -39,8 +41,7 @@ void check_direction(const Options& o) {
   refuse_if(o.load.empty() == o.load_hf.empty(),
             "what is to be converted? Got --load and --load-hf both, or none",
             "give --load DIR (a checkpoint) or --load-hf DIR (a Hugging Face folder)");
-  refuse_if(o.save.empty() == o.save_hf.empty(),
-            "where to? Got --save and --save-hf both, or none",
+  refuse_if(o.save.empty() == o.save_hf.empty(), "where to? Got --save and --save-hf both, or none",
             "give --save DIR (a checkpoint) or --save-hf DIR (a Hugging Face folder)");
   refuse_if(!o.load_hf.empty() && !o.save_hf.empty(),
             "--load-hf and --save-hf: one side has to be a checkpoint",
@@ -54,24 +55,22 @@ void check_direction(const Options& o) {
                  {o.allow_lossy_master, "--allow-lossy-master"}},
                 "a Hugging Face folder has weights alone");
   } else {
-    refuse_idle({{!o.max_shard_size.empty(), "--max-shard-size"},
-                 {!o.tokenizer.empty(), "--tokenizer"}},
-                "it is of --save-hf");
+    refuse_idle(
+        {{!o.max_shard_size.empty(), "--max-shard-size"}, {!o.tokenizer.empty(), "--tokenizer"}},
+        "it is of --save-hf");
     refuse_idle({{o.allow_lossy_master && !o.load_hf.empty(), "--allow-lossy-master"}},
                 "the values of a Hugging Face folder are kept whole");
   }
 }
 
-std::optional<Dtype> dtype_of(const std::string& name, const std::string& other,
-                              bool named_by_flag, std::string_view flag) {
-  refuse_if(named_by_flag && !name.empty() && name != other,
-            fmt::format("{} contradicts {}", flag, name), "give one of them");
-  if (named_by_flag) return parse_dtype(other);
-  return parse_dtype(name);  // of an empty name there is none
+std::optional<Dtype> weight_dtype(const Options& o) {
+  refuse_if(o.bf16 && o.dtype == "fp32", "--bf16 contradicts --dtype fp32", "give one of them");
+  if (o.bf16) return Dtype::kBF16;
+  return parse_dtype(o.dtype);  // of an empty name there is none
 }
 
 convert::Formats formats_of(const Options& o) {
-  convert::Formats formats{.weight = dtype_of(o.dtype, "bf16", o.bf16, "--bf16"),
+  convert::Formats formats{.weight = weight_dtype(o),
                            .exp_avg = parse_dtype(o.exp_avg_dtype),
                            .exp_avg_sq = parse_dtype(o.exp_avg_sq_dtype),
                            .master = {}};
@@ -95,10 +94,9 @@ convert::Report convert_it(const Options& o) {
                               ? hf::kMaxShardBytes
                               : io::parse_bytes(o.max_shard_size, "--max-shard-size");
     refuse_if(limit < 1, "--max-shard-size 0: expected 1 or more", "give a size such as 5GB");
-    return convert::export_to_hf(o.load, o.save_hf,
-                                 {.dtype = dtype_of(o.dtype, "bf16", o.bf16, "--bf16"),
-                                  .max_shard_bytes = limit,
-                                  .tokenizer = o.tokenizer});
+    return convert::export_to_hf(
+        o.load, o.save_hf,
+        {.dtype = weight_dtype(o), .max_shard_bytes = limit, .tokenizer = o.tokenizer});
   }
   if (!o.load_hf.empty()) return convert::import_from_hf(o.load_hf, o.save, formats_of(o));
   return convert::convert_checkpoint(o.load, o.save, formats_of(o), o.allow_lossy_master);

@@ -215,7 +215,7 @@ def test_a_damaged_source_and_a_full_disk_leave_nothing(trained, target, tmp_pat
     (["--load", "CKPT", "--save-hf", "X", "--tokenizer", "/nowhere"], 3, "--tokenizer /nowhere"),
     (["--load", "CKPT", "--save", "X", "--max-shard-size", "1GB"], 2, "--max-shard-size has no effect here"),
     (["--load", "CKPT", "--save", "X", "--master", "split"], 2, "FP32 weights are their own master"),
-    (["--load", "CKPT", "--save", "X", "--bf16", "--dtype", "fp32"], 2, "--bf16 contradicts fp32"),
+    (["--load", "CKPT", "--save", "X", "--bf16", "--dtype", "fp32"], 2, "--bf16 contradicts --dtype fp32"),
     (["--load", "CKPT", "--save", "X", "--bf16", "--master", "none", "--reuse-fp32-param"], 2, "contradicts --master none"),
     (["--load", "CKPT", "--save", "X", "--exp-avg-dtype", "ue6m10"], 2, "--exp-avg-dtype"),
     (["--load-hf", "/nowhere", "--save", "X"], 3, "/nowhere"),
