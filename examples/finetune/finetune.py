@@ -28,17 +28,17 @@ END = "<|endoftext|>"
 MODEL = """
   --num-layers 4 --hidden-size 128 --ffn-hidden-size 384 --num-attention-heads 4 --kv-channels 32
   --group-query-attention --num-query-groups 2 --qk-layernorm --seq-length 256 --micro-batch-size 8
-  --lr 3e-3 --min-lr 3e-4 --lr-decay-style cosine --lr-warmup-iters 10 --adam-beta2 0.95 --weight-decay 0.1
+  --lr 3e-3 --min-lr 3e-4 --lr-decay-style cosine --lr-warmup-fraction .03 --adam-beta2 0.95 --weight-decay 0.1
   --split 100,0,0 --eval-iters 0 --seed 42 --bf16 --reuse-fp32-param
 """.split()
 # What a user of a model that nearly fills the memory switches on: 10 bytes per parameter instead of 18.
 O2 = "--bf16 --o2-optimizer --o2-gradient --no-gradient-accumulation-fusion --reuse-fp32-param".split()
 FINETUNE = """
-  --seq-length 256 --micro-batch-size 4 --lr 1e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-warmup-iters 5
+  --seq-length 256 --micro-batch-size 4 --lr 1e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-warmup-fraction .03
   --adam-beta2 0.95 --weight-decay 0.01 --split 100,0,0 --eval-iters 0 --seed 1
 """.split()
 SIZES = {"full": {"vocab": 2000, "base_steps": 300, "steps": 150, "files": None, "examples": 4000},
-         "smoke": {"vocab": 500, "base_steps": 10, "steps": 10, "files": 60, "examples": 120}}
+         "smoke": {"vocab": 500, "base_steps": 20, "steps": 20, "files": 60, "examples": 120}}
 
 
 def halfstep(*args, capture=False):
