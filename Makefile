@@ -4,7 +4,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 CTEST = ctest --test-dir build --output-on-failure --no-tests=error
 PYTEST = HALFSTEP_BINARY=$(CURDIR)/build/halfstep python -m pytest -q
 
-.PHONY: help setup demo test test-slow test-nightly sanitize bench format clean
+.PHONY: help setup demo test test-slow test-nightly sanitize fuzz bench format clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -30,9 +30,14 @@ test-slow: setup
 test-nightly: setup
 	$(CTEST) -L nightly
 
-## sanitize      file readers and plain logic under AddressSanitizer and UBSan, the thread pool under TSan
+## sanitize      everything without torch under AddressSanitizer and UBSan; threads under TSan
 sanitize: setup
 	@scripts/sanitize.sh
+
+## fuzz          every reader of files, fuzzed under the sanitizers (FUZZ_SECONDS=1800)
+FUZZ_SECONDS = 1800
+fuzz: setup
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 ## bench         the optimizer step against the machine's stream and torch; training speed; several ranks; checkpoints
 bench: setup
@@ -47,4 +52,4 @@ format:
 	git ls-files '*.cc' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-asan build-tsan build-dev runs
+	rm -rf build build-asan build-tsan build-dev build-fuzz runs

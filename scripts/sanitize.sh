@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Readers of files and everything with plain logic under AddressSanitizer + UBSan, the thread pool under
-# TSan. (libtorch is not instrumented, so what links it would report its allocations, not ours.)
+# Everything above the torch line under AddressSanitizer + UBSan; the thread pool and the ranks that are
+# threads under TSan. (libtorch is not instrumented, so what links it would report its allocations, not
+# ours.)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,5 +14,9 @@ sanitized() {
   ctest --test-dir "build-$preset" --output-on-failure --no-tests=error -R "^(${names// /|})\$"
 }
 
-sanitized asan core_test io_test arch_test data_test layout_test
-sanitized tsan core_test
+corpus=()
+for folder in tests/fuzz/corpus/*/; do corpus+=("corpus_$(basename "$folder")"); done
+
+sanitized asan core_test kernels_test io_test comm_test arch_test data_test layout_test checkpoint_test \
+  fuzz_test "${corpus[@]}"
+sanitized tsan core_test comm_test

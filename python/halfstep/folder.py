@@ -17,7 +17,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"cannot read {path.name}: {error}") from error
     if not isinstance(content, dict):
         raise BadRequest(f"cannot read {path.name}: expected a JSON object")

@@ -14,11 +14,13 @@ config.json (`eos_token_id`). Needs the package `tokenizers`, and `jinja2` for c
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import pathlib
 import struct
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from halfstep.chat_template import ChatTemplate
@@ -34,6 +36,18 @@ ENCODE, DECODE, CHAT, PROMPT = 1, 2, 3, 4
 OK, BAD_REQUEST, MISSING_PACKAGE = 0, 1, 2
 
 
+@contextlib.contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """Makes a BadRequest of whatever the package raises: plain Exception, or a panic of its Rust half,
+    which is no Exception."""
+    try:
+        yield
+    except (BadRequest, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise BadRequest(f"{what}: {error}") from error
+
+
 class FolderTokenizer:
     """The tokenizer of a Hugging Face folder: text to ids and back, nothing added, nothing cut.
 
@@ -45,16 +59,16 @@ class FolderTokenizer:
 
         self._folder = pathlib.Path(folder)
         path = self._folder / "tokenizer.json"
-        try:
+        with _refused(f"cannot read {path.name}"):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the package raises plain Exception
-            raise BadRequest(f"cannot read {path.name}: {error}") from error
         # A tokenizer.json may carry the settings of somebody's fine-tuning.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._ids = frozenset(self._tokenizer.get_vocab(with_added_tokens=True).values())
         #: One more than the largest id (ids may have gaps).
         self.vocab_size: int = max(self._ids, default=-1) + 1
+        if not 0 < self.vocab_size <= 2**31:
+            raise BadRequest(f"cannot use {path.name}: {self.vocab_size} ids, expected 1 to 2^31")
         #: The id that ends a document, -1 if the folder names none.
         self.eod: int = find_eod(self._folder, self._tokenizer)
         #: The special tokens that the tokenizer itself puts in front of a text (a BOS; often none).
@@ -63,7 +77,8 @@ class FolderTokenizer:
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text, without special tokens around it."""
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        with _refused("the tokenizer failed"):
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_chats(self, conversations: list[dict]) -> list[tuple[list[int], bytes]]:
@@ -86,7 +101,8 @@ class FolderTokenizer:
             if not self._ids.issuperset(ids):
                 unknown = next(token for token in ids if token not in self._ids)
                 raise BadRequest(f"token {unknown} is not in the vocabulary of {self.vocab_size}")
-        return self._tokenizer.decode_batch(texts, skip_special_tokens=False)
+        with _refused("the tokenizer failed"):
+            return self._tokenizer.decode_batch(texts, skip_special_tokens=False)
 
 
 def find_eod(folder: pathlib.Path, tokenizer: "tokenizers.Tokenizer") -> int:
@@ -106,14 +122,17 @@ def find_eod(folder: pathlib.Path, tokenizer: "tokenizers.Tokenizer") -> int:
         eod = eod[0] if eod else None
     if eod is None:
         return -1
-    if tokenizer.id_to_token(eod) is None:
+    if not isinstance(eod, int) or isinstance(eod, bool):
+        raise BadRequest(f"config.json: eos_token_id is {eod!r:.60}, expected a number")
+    if not 0 <= eod < 2**31 or tokenizer.id_to_token(eod) is None:
         raise BadRequest(f"config.json: eos_token_id {eod} is not in the vocabulary")
     return eod
 
 
 def find_prefix(tokenizer: "tokenizers.Tokenizer") -> list[int]:
     """The special tokens that a tokenizer's post-processor puts in front of every text."""
-    encoding = tokenizer.encode("a", add_special_tokens=True)
+    with _refused("the tokenizer failed"):
+        encoding = tokenizer.encode("a", add_special_tokens=True)
     count = next((i for i, special in enumerate(encoding.special_tokens_mask) if not special), 0)
     return encoding.ids[:count]
 

@@ -49,7 +49,12 @@ class Reader {
   int64_t integer(const char* key, std::optional<int64_t> fallback = {}) const {
     if (!has(key) && fallback) return *fallback;
     if (!has(key) || !object_.at(key).is_number_integer()) refuse(key, "an integer");
-    return object_.at(key).get<int64_t>();
+    const json& value = object_.at(key);
+    // A number without a sign is kept as unsigned, and beyond 2^63 would become a negative one.
+    if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) {
+      refuse(key, "an integer below 2^63");
+    }
+    return value.get<int64_t>();
   }
   double number(const char* key, std::optional<double> fallback = {}) const {
     if (!has(key) && fallback) return *fallback;

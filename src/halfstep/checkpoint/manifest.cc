@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "halfstep/checkpoint/train_state_json.h"
@@ -91,6 +94,8 @@ StoredSlice parse_slice(const JsonObject& object, const std::vector<StoredShard>
   if (!dtype) object.fail("dtype", "fp32, bf16, ue6m10 or int16");
   slice.dtype = *dtype;
   if (const std::string fault = slice_fault(slice); !fault.empty()) object.fail("name", fault);
+  // No save stores nothing, and two empty slices could have one name.
+  if (slice.numel == 0) object.fail("numel", "at least 1");
   if (object.integer("bytes") != slice.bytes()) {
     object.fail("bytes",
                 fmt::format("{} ({} x {})", slice.bytes(), slice.numel, dtype_name(slice.dtype)));
@@ -113,23 +118,49 @@ StoredSlice parse_slice(const JsonObject& object, const std::vector<StoredShard>
   return slice;
 }
 
+// The first of `slices`, all of one tensor, that has an element of an earlier one too, and that
+// one. Sorted first, since a tensor may have as many slices as there are ranks: in one box only
+// neighbours can overlap, and other boxes hardly ever do.
+using SlicePair = std::pair<const StoredSlice*, const StoredSlice*>;
+std::optional<SlicePair> find_overlap(std::vector<const StoredSlice*> slices) {
+  const auto key = [](const StoredSlice* s) {
+    return std::tuple(s->box.row0, s->box.row1, s->box.col0, s->box.col1, s->start);
+  };
+  std::stable_sort(slices.begin(), slices.end(),
+                   [&](const auto* a, const auto* b) { return key(a) < key(b); });
+  size_t first_of_box = 0;
+  for (size_t i = 1; i < slices.size(); ++i) {
+    if (slices[i]->box == slices[i - 1]->box) {
+      if (slices_overlap(*slices[i], *slices[i - 1])) return SlicePair(slices[i], slices[i - 1]);
+    } else {
+      first_of_box = i;
+    }
+    for (size_t j = 0; j < first_of_box; ++j) {
+      if (slices_overlap(*slices[i], *slices[j])) return SlicePair(slices[i], slices[j]);
+    }
+  }
+  return std::nullopt;
+}
+
 // What slices of the same tensor have to agree on, and that no element is stored twice.
 void check_consistent(const std::vector<StoredSlice>& slices, const std::string& file) {
   std::map<std::pair<TensorKind, std::string_view>, std::vector<const StoredSlice*>> tensors;
   std::map<std::string_view, const StoredSlice*> parameters;
+  const auto fail = [&](const StoredSlice& slice, std::string_view what) {
+    throw InputError(fmt::format("{}: {}: {}", file, format_slice_name(slice), what),
+                     "the checkpoint was not written by halfstep, or its manifest was edited");
+  };
   for (const StoredSlice& slice : slices) {
-    const auto fail = [&](std::string_view what) {
-      throw InputError(fmt::format("{}: {}: {}", file, format_slice_name(slice), what),
-                       "the checkpoint was not written by halfstep, or its manifest was edited");
-    };
     const auto [first, inserted] = parameters.emplace(slice.name, &slice);
-    if (first->second->shape != slice.shape) fail("its shape differs from another slice's");
+    if (first->second->shape != slice.shape) fail(slice, "its shape differs from another slice's");
     auto& others = tensors[{slice.kind, slice.name}];
-    for (const StoredSlice* other : others) {
-      if (other->dtype != slice.dtype) fail("its dtype differs from another slice's");
-      if (slices_overlap(*other, slice)) fail("overlaps " + format_slice_name(*other));
-    }
     others.push_back(&slice);
+    if (others[0]->dtype != slice.dtype) fail(slice, "its dtype differs from another slice's");
+  }
+  for (const auto& [tensor, stored] : tensors) {
+    if (const auto pair = find_overlap(stored)) {
+      fail(*pair->first, "overlaps " + format_slice_name(*pair->second));
+    }
   }
 }
 

@@ -28,8 +28,8 @@ std::optional<std::pair<int64_t, int64_t>> matrix_of(const std::vector<int64_t>&
 std::optional<int64_t> parse_index(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < 0 ||
-      (text.size() > 1 && text[0] == '0')) {
+  if (text.empty() || text[0] == '-' || error != std::errc() ||
+      end != text.data() + text.size() || (text.size() > 1 && text[0] == '0')) {
     return std::nullopt;
   }
   return value;
@@ -40,12 +40,19 @@ std::optional<SliceName::Interval> parse_interval(std::string_view text) {
   if (colon == text.npos) return std::nullopt;
   const auto begin = parse_index(text.substr(0, colon));
   const auto end = parse_index(text.substr(colon + 1));
-  if (!begin || !end) return std::nullopt;
+  if (!begin || !end || *begin > *end) return std::nullopt;
   return SliceName::Interval{*begin, *end};
 }
 
 bool valid_name(std::string_view name) {
   return !name.empty() && name.find_first_of("@+/") == name.npos;
+}
+
+// The rows of its parameter in which a slice has elements, half-open. `slice` is not empty.
+std::pair<int64_t, int64_t> occupied_rows(const Slice& slice) {
+  const int64_t cols = slice.box.cols();
+  return {slice.box.row0 + slice.start / cols,
+          slice.box.row0 + (slice.start + slice.numel - 1) / cols + 1};
 }
 
 }  // namespace
@@ -132,7 +139,11 @@ std::string slice_fault(const Slice& slice) {
 
 void for_each_shared_run(const Slice& a, const Slice& b,
                          const std::function<bool(const SharedRun&)>& visit) {
-  const Box shared{std::max(a.box.row0, b.box.row0), std::min(a.box.row1, b.box.row1),
+  if (a.numel == 0 || b.numel == 0) return;
+  // Rows in which both have elements, not all of the boxes': a box may have 2^60 rows.
+  const auto [a_row0, a_row1] = occupied_rows(a);
+  const auto [b_row0, b_row1] = occupied_rows(b);
+  const Box shared{std::max(a_row0, b_row0), std::min(a_row1, b_row1),
                    std::max(a.box.col0, b.box.col0), std::min(a.box.col1, b.box.col1)};
   if (shared.row0 >= shared.row1 || shared.col0 >= shared.col1) return;
   // Where both boxes are exactly as wide as what they share, its rows follow each other in both,

@@ -1,5 +1,6 @@
 #include "halfstep/checkpoint/train_state_json.h"
 
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -82,7 +83,9 @@ TrainState train_state_from_json(const JsonObject& object) {
   state.consecutive_skipped_steps = count_at(skipped, "consecutive");
   state.seed = object.unsigned_integer("seed");
   state.data_fingerprint = object.unsigned_integer("data_fingerprint");
-  state.torch_threads = static_cast<int>(count_at(object, "torch_threads"));
+  const int64_t threads = count_at(object, "torch_threads");
+  if (threads > std::numeric_limits<int>::max()) object.fail("torch_threads", "less than 2^31");
+  state.torch_threads = static_cast<int>(threads);
   state.storage = storage_from_json(object.object("storage"));
   state.fp32_params = object.strings("fp32_params");
   state.hyperparameters = object.object("hyperparameters").value();

@@ -22,6 +22,8 @@ enum Answer : uint8_t { kOk = 0, kBadRequest = 1, kMissingPackage = 2 };
 constexpr Subprocess::Duration kPatience{300'000};
 constexpr uint64_t kBytesPerMillisecond = 100;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+// No honest answer is longer: an id of four bytes stands for a text of some hundred at most.
+constexpr uint64_t kAnswerBytes = uint64_t{64} << 20, kAnswerBytesPerRequestByte = 256;
 
 // The one that was named, that of the checkout in which the program was built, or any.
 std::string default_python() {
@@ -124,6 +126,9 @@ std::string PipeTokenizer::receive_answer(size_t request_bytes) {
   const auto code = static_cast<uint8_t>(header[4]);
   uint64_t bytes = 0;
   std::memcpy(&bytes, header + 5, sizeof bytes);
+  if (bytes > kAnswerBytes + kAnswerBytesPerRequestByte * request_bytes) {
+    garbage(fmt::format("an answer of {} bytes to a request of {}", bytes, request_bytes));
+  }
 
   // In pieces, so that a length that is a lie ends in "did not answer" and not in an allocation.
   std::string payload;

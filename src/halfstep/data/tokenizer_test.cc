@@ -150,9 +150,9 @@ TEST(PipeTokenizer, GarbageIsRefused) {
               HasSubstr("without what is learned"));
   EXPECT_THAT(chatting(header(0, 13) + "printf '\\1\\0\\0\\0\\0\\0\\0\\0\\2\\0\\0\\0\\2'"),
               HasSubstr("without what is learned"));
-  // An answer that claims 2^63 bytes must not be allocated.
-  EXPECT_THAT(error_of_child(asked + "printf 'hstk\\0\\0\\0\\0\\0\\0\\0\\0\\200'; exit 0"),
-              HasSubstr("exit status 0"));
+  // An answer that claims 2^63 bytes must be neither allocated nor waited for.
+  EXPECT_THAT(error_of_child(asked + "printf 'hstk\\0\\0\\0\\0\\0\\0\\0\\0\\200'; exec sleep 60"),
+              HasSubstr("an answer of 9223372036854775808 bytes"));
 }
 
 TEST(PipeTokenizer, ConversationsComeWithWhatIsLearned) {

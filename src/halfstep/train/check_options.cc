@@ -146,6 +146,12 @@ void check_dtypes(const Options& o) {
       "FP32 weights are their own master", "add --bf16, or drop --master and --reuse-fp32-param");
   refuse_if(!o.bf16 && !o.fp32_params.empty(), "--fp32-params has no effect: all weights are FP32",
             "add --bf16 or drop it");
+  // The library's compiler recurses into parentheses, and names are short.
+  constexpr size_t kMaxPatternBytes = 1000;
+  refuse_if(o.fp32_params.size() > kMaxPatternBytes,
+            fmt::format("--fp32-params: got {} bytes, expected at most {}", o.fp32_params.size(),
+                        kMaxPatternBytes),
+            "name what the parameters have in common, e.g. 'norm|embed_tokens'");
   try {
     std::regex pattern(o.fp32_params);
   } catch (const std::regex_error& error) {

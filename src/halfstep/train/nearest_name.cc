@@ -28,6 +28,11 @@ std::string nearest_name(std::string_view word, std::span<const std::string> can
   std::string best;
   size_t best_distance = std::max<size_t>(2, word.size() / 2) + 1;  // beyond it, no likeness
   for (const std::string& candidate : candidates) {
+    // No nearer than the lengths differ; and a name of a config file may be megabytes long.
+    if (std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size()) >=
+        best_distance) {
+      continue;
+    }
     const size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;

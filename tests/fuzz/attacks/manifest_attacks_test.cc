@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "../seal.h"
 #include "halfstep/checkpoint/manifest.h"
 #include "halfstep/checkpoint/test_checkpoint.h"
 #include "halfstep/core/error.h"
-#include "halfstep/io/checksum.h"
 
 namespace halfstep::checkpoint {
 namespace {
@@ -30,15 +30,7 @@ Manifest good_manifest() {
   return manifest;
 }
 
-std::string sealed(json document) {
-  document.erase("checksum");
-  const std::string text = document.dump();
-  char hex[17];
-  std::snprintf(hex, sizeof hex, "%016llx",
-                static_cast<unsigned long long>(io::checksum(text.data(), text.size())));
-  document["checksum"] = hex;
-  return document.dump();
-}
+using fuzz::sealed;
 
 struct Attack {
   const char* name;
@@ -79,6 +71,7 @@ const Attack kAttacks[] = {
     {"t_fraction", "/t/default", "1.5", "expected an integer"},
     {"no_seed", "/seed", "", "'seed' is missing"},
     {"negative_seed", "/seed", "-1", "non-negative"},
+    {"threads_beyond_31_bits", "/torch_threads", "4294967297", "torch_threads: got 4294967297"},
     {"unknown_storage", "/storage/exp_avg", "\"fp8\"", "storage.exp_avg"},
     {"unknown_master", "/storage/master", "\"half\"", "storage.master"},
     {"hyperparameters_no_object", "/hyperparameters", "3", "hyperparameters"},
@@ -102,6 +95,7 @@ const Attack kAttacks[] = {
     {"box_outside", "/slices/0/box", "[0,5,0,6]", "outside 4 x 6"},
     {"box_of_three", "/slices/0/box", "[0,4,0]", "[row0, row1, col0, col1]"},
     {"range_outside", "/slices/0/numel", "25", "outside the box"},
+    {"empty_slice", "/slices/0/numel", "0", "numel: got 0"},
     {"start_overflow", "/slices/0/start", "9223372036854775807", "outside the box"},
     {"negative_start", "/slices/0/start", "-1", "outside the box"},
     {"other_bytes", "/slices/0/bytes", "44", "expected 40 (10 x fp32)"},

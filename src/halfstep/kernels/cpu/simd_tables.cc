@@ -77,7 +77,7 @@ HWY_AFTER_NAMESPACE();
 namespace halfstep::kernels {
 
 std::vector<SimdImplementation> simd_implementations() {
-  const int64_t supported = hwy::SupportedTargets();
+  [[maybe_unused]] const int64_t supported = hwy::SupportedTargets();
   std::vector<SimdImplementation> list;
 #if HWY_TARGETS & HWY_AVX3
   list.push_back({&N_AVX3::table("avx512"), (supported & HWY_AVX3) != 0, "AVX-512 F, BW, DQ, VL"});
