@@ -62,10 +62,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const train::ParsedFlags parsed = train::parse_flags(args);
     if (parsed.help) return 0;
     fuzz::check_round_trip(parsed.options);
-    const auto& data = parsed.options.data;
+    const auto& files = parsed.options.data;
     const auto is_list = [](const std::string& file) { return file.starts_with("@"); };
     // Lists are read from the disk.
-    if (std::none_of(data.begin(), data.end(), is_list)) train::checked_options(parsed.options, 4);
+    if (std::none_of(files.begin(), files.end(), is_list))
+      train::checked_options(parsed.options, 4);
   } catch (const UsageError& error) {
     check(*error.what() != '\0', "a refusal says why");
   }
