@@ -44,7 +44,9 @@ class ChatTemplate:
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
         self._template_error = jinja2.TemplateError
 
-    def render(self, messages: list[dict], tools: list | None = None, generation_prompt: bool = False) -> str:
+    def render(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None = None, generation_prompt: bool = False
+    ) -> str:
         """The text of a conversation; with the generation prompt, an assistant turn can follow it."""
         template = self._templates.get("tool_use") if tools is not None else None
         template = template or self._templates.get("default")
@@ -63,7 +65,9 @@ class ChatTemplate:
         except Exception as error:  # of Python inside the template: a missing key, a wrong type
             raise BadRequest(f"the chat template: {type(error).__name__}: {error}") from error
 
-    def learned_spans(self, messages: list[dict], tools: list | None, text: str) -> list[tuple[int, int]]:
+    def learned_spans(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None, text: str
+    ) -> list[tuple[int, int]]:
         """The parts of `text`, the whole conversation, that assistant turns add."""
         spans = []
         for number, message in enumerate(messages):

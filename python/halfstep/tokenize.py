@@ -21,7 +21,7 @@ import pathlib
 import struct
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from halfstep.chat_template import ChatTemplate
 from halfstep.folder import BadRequest, read_json, token_text
@@ -81,7 +81,7 @@ class FolderTokenizer:
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def encode_chats(self, conversations: list[dict]) -> list[tuple[list[int], bytes]]:
+    def encode_chats(self, conversations: list[dict[str, Any]]) -> list[tuple[list[int], bytes]]:
         """Ids of each conversation and, for each id, whether a model is to learn it (chat_template)."""
         return [self._template().encode(conversation) for conversation in conversations]
 
