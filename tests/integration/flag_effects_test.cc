@@ -271,10 +271,10 @@ std::vector<Effect> optimizer_effects() {
 }
 
 // Settings whose effect needs more than two runs side by side; each has a test below.
-const std::set<std::string> kTestedBelow{"load-hf",     "data-path",     "tokenizer-name-or-path",
-                                         "save",        "save-interval", "load", "async-save",
-                                         "keep-last",   "keep-every",    "no-load-optim",
-                                         "no-load-rng", "convert-state", "allow-lossy-master",
+const std::set<std::string> kTestedBelow{"load-hf", "data-path", "tokenizer-name-or-path", "save",
+                                         "save-interval", "load", "async-save", "keep-last",
+                                         "keep-every", "no-load-optim", "no-load-rng",
+                                         "convert-state", "allow-lossy-master",
                                          // resume_test.cc
                                          "resume-hparams", "allow-data-change", "finetune"};
 
@@ -396,7 +396,7 @@ TEST_F(FlagEffects, LoadHfKeepsTheBitsOfFp32WeightsInTheMaster) {
     SCOPED_TRACE(master);
     // A step too small to change any bit.
     const RunResult result =
-        run(hf_run(tiny_run(text_), *folder_ / "hf_third", constant(third)) +
+        run(hf_run(tiny_run(text_), *folder_ / ("hf_third_" + master), constant(third)) +
             Args{"--bf16", "--master", master, "--lr", "1e-30", "--train-iters", "1", "--save",
                  *folder_ / ("third_" + master)});
     ASSERT_FALSE(result.failed) << result.error;
@@ -445,7 +445,8 @@ TEST_F(Checkpoints, AsyncSaveWritesTheSameFilesFromACopyThatIsCounted) {
   const RunResult async = run(saving + Args{own_ / "async", "--async-save"});
   ASSERT_FALSE(async.failed) << async.error;
   for (const std::string step : {"step_00000003", "step_00000006", "step_00000008"}) {
-    EXPECT_EQ(checkpoint_bytes(own_ / ("async/" + step)), checkpoint_bytes(own_ / ("sync/" + step)));
+    EXPECT_EQ(checkpoint_bytes(own_ / ("async/" + step)),
+              checkpoint_bytes(own_ / ("sync/" + step)));
     Json manifests[2];
     for (const int i : {0, 1}) {
       manifests[i] = Json::parse(
