@@ -7,7 +7,8 @@ the rounds' own ratios, so that what else goes on on the machine falls on both s
     python benchmarks/checkpoint.py [--folder DIR] [--mebibytes N] [--rounds N] [--json FILE] [--check]
 
 --check exits with 1 if a save or a cold load reaches less than 80 % of the plain throughput, or if a save in the background
-stops training for more than 5 % of the time that a save takes.
+stops training for more than 5 % of the time that a save takes. Where the disk is so fast that a plain copy in memory takes as
+long as that, the bar is 1.5 plain copies.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LEAST_THROUGHPUT = 0.8
 LONGEST_STALL = 0.05
+LONGEST_STALL_IN_COPIES = 1.5
 
 
 def measure(folder, mebibytes, rounds):
@@ -42,19 +44,22 @@ def summarize(measured):
         "load_throughput_over_plain_read": {how: ratio(f"plain_read_{how}_ms", f"load_{how}_ms")
                                             for how in ("cold", "warm")},
         "async_stall_over_save": ratio("async_stall_ms", "save_ms"),
+        "async_stall_over_plain_copy": ratio("async_stall_ms", "plain_copy_ms"),
         "times": times}
 
 
 def misses(result):
     """The bars that a result does not reach, in words."""
     save, stall = result["save_throughput_over_plain_write"], result["async_stall_over_save"]
+    copies = result["async_stall_over_plain_copy"]
     load = result["load_throughput_over_plain_read"]["cold"]
     if save < LEAST_THROUGHPUT:
         yield f"a save reaches {save:.2f} of plain write + fsync, the bar is {LEAST_THROUGHPUT}"
     if load < LEAST_THROUGHPUT:
         yield f"a cold load reaches {load:.2f} of a plain read, the bar is {LEAST_THROUGHPUT}"
-    if stall >= LONGEST_STALL:
-        yield f"a save in the background stops training for {stall:.3f} of a save, the bar is {LONGEST_STALL}"
+    if stall >= LONGEST_STALL and copies > LONGEST_STALL_IN_COPIES:
+        yield (f"a save in the background stops training for {stall:.3f} of a save and {copies:.2f} plain copies, the "
+               f"bars are {LONGEST_STALL} and {LONGEST_STALL_IN_COPIES}")
 
 
 def main():
