@@ -107,8 +107,9 @@ void check_same_data(const TrainState& state, const Options& options,
                      const data::SampleSource& training) {
   if (options.allow_data_change || is_same_data(state, options, training)) return;
   throw UsageError(
-      "the training data, --split or --seq-length differ from the checkpoint's, so its "
-      "place in them means nothing",
+      "the training data, or the flags that cut them into samples (--split, --seq-length, "
+      "--no-packing, --long-examples), differ from the checkpoint's, so its place in them means "
+      "nothing",
       "give the same data, or --allow-data-change to read these from their beginning");
 }
 
