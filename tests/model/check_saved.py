@@ -31,7 +31,9 @@ def check(reference_dir, saved_dir):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    references = sorted(p for p in pathlib.Path(sys.argv[1]).iterdir() if p.is_dir())
+    # Those for fine-tuning are the same kinds of models again, with other data.
+    references = sorted(p for p in pathlib.Path(sys.argv[1]).iterdir()
+                        if p.is_dir() and not p.name.startswith("finetune_"))
     assert references, "no reference models"
     for reference in references:
         check(reference, pathlib.Path(sys.argv[2]) / reference.name)

@@ -76,12 +76,21 @@ struct Watchdog::Shared {
   int64_t neighbour_beats = 0;
   // How long ago the store last answered, and the neighbour last beat: in time in which we ran.
   Clock::duration store_silence{}, neighbour_silence{};
+  Clock::time_point judged_at = Clock::now();
 
  private:
+  // What a process that was stopped for so long is to say, empty if it was not. Under `mutex`.
+  std::string if_stopped(Clock::duration passed) const;
   void exchange_beats();
   void exchange_news();
   void look_closely();
 };
+
+std::string Watchdog::Shared::if_stopped(Clock::duration passed) const {
+  if (passed <= options.timeout) return {};
+  return fmt::format("rank {} did not run for {} (stopped?): the others take it for dead", rank,
+                     seconds(passed));
+}
 
 // One round of the messenger. Several trips to the store, so `mutex` is only held between them.
 void Watchdog::Shared::exchange_beats() {
@@ -168,6 +177,8 @@ void Watchdog::Shared::message() {
     }
   } catch (const comm::CommError&) {
     std::lock_guard lock(mutex);
+    // The others may be gone because we were: the judge, who would know, may not have run yet.
+    if (cause.empty() && !leaving) cause = if_stopped(Clock::now() - judged_at);
     if (cause.empty() && !leaving) {
       cause = fmt::format("{} failed: the store that it served is gone (killed?)",
                           options.store_server);
@@ -180,19 +191,18 @@ void Watchdog::Shared::message() {
 
 void Watchdog::Shared::judge() {
   const milliseconds tick = std::max(options.interval / 4, milliseconds(1));
-  Clock::time_point last = Clock::now(), known_since{};
+  Clock::time_point known_since{};
   std::unique_lock lock(mutex);
   while (!stop) {
     changed.wait_for(lock, tick, [&] { return stop; });
     const Clock::time_point now = Clock::now();
-    const Clock::duration passed = now - std::exchange(last, now);
+    const Clock::duration passed = now - std::exchange(judged_at, now);
     // What is longer than a few ticks this process slept through; the others did not.
     const Clock::duration ran = std::min<Clock::duration>(passed, 4 * tick);
     store_silence += ran;
     neighbour_silence += neighbour_beats > 0 ? ran : Clock::duration();  // once it has joined
-    if (passed > options.timeout) {
-      cause = fmt::format("rank {} did not run for {} (stopped?): the others take it for dead",
-                          rank, seconds(passed));
+    if (std::string stopped = if_stopped(passed); !stopped.empty()) {
+      cause = std::move(stopped);
       known_since = now - options.grace;  // nothing that the main thread had begun may go on
     } else if (cause.empty() && store_silence > options.timeout) {
       cause = fmt::format("no sign of life of {} for {}: the store that it serves does not answer",
