@@ -228,3 +228,23 @@ def test_what_cannot_be_is_refused_before_anything_is_written(trained, args, cod
     first, _ = failure(halfstep("convert", *(names.get(a, a) for a in args)), code)
     assert what in first
     assert left(tmp_path) == [] and left(trained) == before
+
+
+def test_the_current_folder_lends_an_export_nothing(trained, tmp_path):
+    """Its tokenizer is the bytes: no folder, and no token ids of whatever model one stands in."""
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 7}))
+    (tmp_path / "byte").mkdir()
+    (tmp_path / "byte" / "tokenizer.json").write_text("{}")
+    done = halfstep("convert", "--load", trained, "--save-hf", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "eos_token_id" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    assert not (tmp_path / "out" / "tokenizer.json").exists()
+
+
+def test_a_folder_in_the_way_of_an_export_is_not_emptied(trained, tmp_path):
+    own = tmp_path / "out.saving" / "thesis.txt"
+    own.parent.mkdir()
+    own.write_text("years of work")
+    first, hint = failure(halfstep("convert", "--load", trained, "--save-hf", tmp_path / "out"), 2)
+    assert "thesis.txt" in first and "move that folder" in hint
+    assert own.read_text() == "years of work" and not (tmp_path / "out").exists()

@@ -24,11 +24,6 @@ bool covered(const StoredTensors::Slices& stored, const Slice& request) {
   return count == request.numel;
 }
 
-bool is_weight_kind(TensorKind kind) {
-  return kind == TensorKind::kWeight || kind == TensorKind::kMaster ||
-         kind == TensorKind::kRemainder;
-}
-
 std::string_view describe(ValueSource source) {
   switch (source) {
     case ValueSource::kMaster:

@@ -26,11 +26,6 @@ std::optional<TensorKind> stored_kind(layout::MemoryClass c, Dtype dtype) {
   return std::nullopt;
 }
 
-bool is_state(TensorKind kind) {
-  return kind == TensorKind::kExpAvg || kind == TensorKind::kExpAvgSq ||
-         kind == TensorKind::kMaxExpAvgSq;
-}
-
 std::vector<ModelSlice> slices_of(const layout::Layout& layout,
                                   std::span<const arch::Parameter> parameters, int64_t rank,
                                   bool with_state, bool whole_weights) {
@@ -43,7 +38,7 @@ std::vector<ModelSlice> slices_of(const layout::Layout& layout,
     for (const layout::MemoryClass c : layout::kMemoryClasses) {
       const auto kind = stored_kind(c, format.dtype(c));
       if (!kind || format.bytes_per_element(c) == 0) continue;
-      if (is_state(*kind) && !with_state) continue;
+      if (!is_weight_kind(*kind) && !with_state) continue;
       ModelSlice slice;
       static_cast<Slice&>(slice) =
           whole_slice(*kind, parameters[p].name, parameters[p].shape, format.dtype(c));

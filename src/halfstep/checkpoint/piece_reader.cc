@@ -15,11 +15,6 @@ MutableSlice with_memory(const Slice& slice, void* data) {
   return out;
 }
 
-bool is_weight_kind(TensorKind kind) {
-  return kind == TensorKind::kWeight || kind == TensorKind::kMaster ||
-         kind == TensorKind::kRemainder;
-}
-
 }  // namespace
 
 PieceReader::PieceReader(const CheckpointReader& reader)

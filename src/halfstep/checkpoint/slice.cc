@@ -28,8 +28,8 @@ std::optional<std::pair<int64_t, int64_t>> matrix_of(const std::vector<int64_t>&
 std::optional<int64_t> parse_index(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || text[0] == '-' || error != std::errc() ||
-      end != text.data() + text.size() || (text.size() > 1 && text[0] == '0')) {
+  if (text.empty() || text[0] == '-' || error != std::errc() || end != text.data() + text.size() ||
+      (text.size() > 1 && text[0] == '0')) {
     return std::nullopt;
   }
   return value;
@@ -63,6 +63,11 @@ std::optional<TensorKind> parse_tensor_kind(std::string_view name) {
   const auto it = std::find(kKindNames.begin(), kKindNames.end(), name);
   if (it == kKindNames.end()) return std::nullopt;
   return static_cast<TensorKind>(it - kKindNames.begin());
+}
+
+bool is_weight_kind(TensorKind kind) {
+  return kind == TensorKind::kWeight || kind == TensorKind::kMaster ||
+         kind == TensorKind::kRemainder;
 }
 
 Box whole_box(const std::vector<int64_t>& shape) {

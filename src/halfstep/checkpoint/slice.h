@@ -25,6 +25,8 @@ enum class TensorKind : uint8_t {
 };
 std::string_view tensor_kind_name(TensorKind kind);  // "weight", …, "max_exp_avg_sq"
 std::optional<TensorKind> parse_tensor_kind(std::string_view name);
+// What a parameter's value is made of; the others are the optimizer's state.
+bool is_weight_kind(TensorKind kind);
 
 // A rectangle of a parameter seen as a matrix of rows × cols: shape [n] is 1 × n, and shape
 // [a, b, c, …] is a × (b·c·…). Half-open: rows [row0, row1), columns [col0, col1).

@@ -143,11 +143,12 @@ SaveResult save_checkpoint(const fs::path& dir, const TrainState& state,
     unfinished.begins(saving);
     io::create_directories(saving);
   });
+  std::string part;  // what rank 0 is to add to the manifest
   comm::together(ranks, [&] {
     shard->write(saving / shard_name(ranks.rank(), ranks.size()), manifest, options.give_up);
+    if (!leads) part = format_manifest(manifest);
   });
-  const std::vector<std::string> parts =
-      comm::gather_texts(ranks, leads ? std::string() : format_manifest(manifest));
+  const std::vector<std::string> parts = comm::gather_texts(ranks, part);
   comm::together(ranks, [&] {
     if (!leads) return;
     for (size_t r = 1; r < parts.size(); ++r) {

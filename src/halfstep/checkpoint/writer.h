@@ -29,7 +29,7 @@ namespace halfstep::checkpoint {
 
 struct SaveResult {
   std::filesystem::path directory;    // DIR/step_XXXXXXXX
-  int64_t bytes = 0;                  // of all its files
+  int64_t bytes = 0;                  // of all its files; on rank 0, as the next two
   std::vector<std::string> warnings;  // leftovers of a killed save that were removed, one a line
   std::vector<int64_t> removed;       // checkpoints that the policy let go
   double milliseconds = 0;            // that the save took
@@ -43,9 +43,9 @@ struct SaveOptions {
 };
 
 // Throws InternalError for slices that are malformed or overlap, InputError if a file cannot be
-// written or the disk has no room for all of them, CommError. A complete checkpoint of the same
-// iteration is replaced. Called by every rank, with the same `dir`, `state` and `policy`; warnings
-// and removals are rank 0's.
+// written or the disk has no room for all of them, Error with kCommunication if given up, and
+// CommError. A complete checkpoint of the same iteration is replaced. Called by every rank, with
+// the same `dir`, `state` and `policy`.
 SaveResult save_checkpoint(const std::filesystem::path& dir, const TrainState& state,
                            std::span<const TensorSlice> slices, const RetentionPolicy& policy,
                            comm::Communicator& ranks, const SaveOptions& options = {});

@@ -87,7 +87,7 @@ class Communicator {
 
   // Another communicator over the same ranks, for another thread: its operations, their order and
   // its traffic are its own. Called by every rank, like an operation. A rank that is gone is an
-  // error of both; the failure of one operation kills only the communicator that it belongs to.
+  // error of both; after any other failure of one, the other may be dead as well.
   virtual std::unique_ptr<Communicator> duplicate() = 0;
 
  protected:

@@ -96,10 +96,10 @@ class FolderSource : public Source {
     reader_.load(piece.parameter, piece.first, piece.count, {out, *stored});
   }
   void read_values(const Piece& piece, float* out) override {
-    if (piece.kind == TensorKind::kExpAvg || piece.kind == TensorKind::kExpAvgSq) {
-      std::fill_n(out, piece.count, 0.f);
-    } else {
+    if (checkpoint::is_weight_kind(piece.kind)) {
       reader_.load(piece.parameter, piece.first, piece.count, {out, Dtype::kF32});
+    } else {
+      std::fill_n(out, piece.count, 0.f);
     }
   }
 

@@ -29,8 +29,9 @@ std::pair<fs::path, std::string> find_tokenizer(const checkpoint::CheckpointRead
     const nlohmann::json& data = reader.state().data;
     if (data.contains("tokenizer") && data["tokenizer"].is_string()) name = data["tokenizer"];
   }
-  const fs::path folder = name;
-  const size_t count = name.empty() ? 0 : hf::tokenizer_files(folder).size();
+  const bool is_folder = !name.empty() && name != "byte";
+  const fs::path folder = is_folder ? name : "";
+  const size_t count = is_folder ? hf::tokenizer_files(folder).size() : 0;
   if (count > 0) return {folder, fmt::format("{} tokenizer files copied from {}", count, name)};
   if (!given.empty()) {
     throw InputError(fmt::format("--tokenizer {}: no tokenizer.json or other of its files", given),
@@ -68,8 +69,7 @@ Report export_to_hf(const fs::path& checkpoint, const fs::path& folder,
     const Dtype dtype = options.dtype.value_or(stored);
     targets.push_back({.parameter = p, .dtype = dtype});
     content.tensors.push_back({parameter.name, hf::weight_dtype(dtype), parameter.shape});
-    int64_t numel = 1;
-    for (const int64_t size : parameter.shape) numel *= size;
+    const int64_t numel = io::tensor_bytes(content.tensors.back()) / dtype_bytes(dtype);
     from.emplace(dtype_name(stored));
     to.emplace(dtype_name(dtype));
     report.parameters += numel;
@@ -82,8 +82,7 @@ Report export_to_hf(const fs::path& checkpoint, const fs::path& folder,
   const auto written = hf::write_folder(folder, content, [&](int64_t tensor, const hf::Sink& sink) {
     const Target& target = targets[static_cast<size_t>(tensor)];
     const int64_t width = dtype_bytes(target.dtype);
-    int64_t bytes = width;
-    for (const int64_t size : content.tensors[tensor].shape) bytes *= size;
+    const int64_t bytes = io::tensor_bytes(content.tensors[static_cast<size_t>(tensor)]);
     for (int64_t first = 0; first < bytes; first += kPieceBytes) {
       piece.resize(static_cast<size_t>(std::min(kPieceBytes, bytes - first)));
       encoder.encode(target, first / width, piece);

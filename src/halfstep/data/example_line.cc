@@ -27,7 +27,9 @@ bool is_learned(const io::JsonObject& message) {
     message.fail("role", "system, developer, user, assistant or tool");
   }
   const bool assistant = role == "assistant";
-  const bool calls_tools = assistant && is_present(message, "tool_calls");
+  // An empty list calls none.
+  const bool calls_tools = assistant && is_present(message, "tool_calls") &&
+                           message.value()["tool_calls"] != nlohmann::json::array();
   const bool has_content = is_present(message, "content") || !calls_tools;
   if (has_content && message.string("content").empty() && assistant && !calls_tools) {
     message.fail("content", "a text that is not empty, as there is nothing to learn from it");

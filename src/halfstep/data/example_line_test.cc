@@ -51,6 +51,7 @@ TEST(ExampleLine, EveryShapeOfConversationThatChatModelsKnow) {
 TEST(ExampleLine, WhatIsNoExampleIsAnErrorThatNamesThePlaceAndTheKey) {
   const std::string no_content = R"({"role": "assistant"})";
   const std::string silent = R"({"role": "assistant", "content": ""})";
+  const std::string calls_nothing = R"({"role": "assistant", "content": "", "tool_calls": []})";
   const std::string parts = R"({"role": "user", "content": [{"type": "text"}]})";
   const std::vector<std::pair<std::string, std::string>> cases{
       {"{", "f.jsonl:7"},
@@ -73,6 +74,7 @@ TEST(ExampleLine, WhatIsNoExampleIsAnErrorThatNamesThePlaceAndTheKey) {
       {chat(kUser + R"(,{"role": "bot", "content": "x"})"), "messages[1].role: got \"bot\""},
       {chat(kUser + "," + no_content), "'messages[1].content' is missing"},
       {chat(kUser + "," + silent), "messages[1].content: got \"\""},
+      {chat(kUser + "," + calls_nothing), "messages[1].content: got \"\""},
       {chat(parts + "," + kAssistant), "messages[0].content"},
       {chat(kUser), "a message of the assistant"},
       {chat(kAssistant), "messages[0].role"},

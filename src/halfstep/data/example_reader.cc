@@ -47,10 +47,6 @@ std::vector<Example> encode(std::span<const ExampleLine> lines, Tokenizer& token
       texts.insert(texts.end(), {line.prompt, line.completion});
     }
   }
-  if (!texts.empty() && tokenizer.eod() < 0) {
-    throw InputError("the tokenizer's folder names no end-of-document token (eos_token)",
-                     "name one in its tokenizer_config.json: every completion ends with it");
-  }
   const auto ids =
       texts.empty() ? std::vector<std::vector<int32_t>>{} : tokenizer.encode_batch(texts);
   auto encoded_chats = chats.empty() ? std::vector<Example>{} : tokenizer.encode_chats(chats);
@@ -106,6 +102,10 @@ class Reader {
       }
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
       ExampleLine line = parse_example(text, place(name, reader.line_number()));
+      if (!line.is_chat && tokenizer_.eod() < 0) {  // no fault of the line
+        throw InputError("the tokenizer's folder names no end-of-document token (eos_token)",
+                         "name one in its tokenizer_config.json: every completion ends with it");
+      }
       line.file = static_cast<int64_t>(file);
       line.line = reader.line_number();
       batch_bytes_ += text.size();

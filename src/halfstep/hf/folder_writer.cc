@@ -27,6 +27,13 @@ fs::path without_slash(const fs::path& folder) {
   return path.has_filename() ? path : path.parent_path();
 }
 
+// A file that an export writes, or its temporary form (io::AtomicFile).
+bool is_of_an_export(std::string_view name) {
+  if (name.starts_with('.') && name.ends_with(".tmp")) return true;
+  return name == kConfigFile || name == kIndexFile || name == kWeightsFile ||
+         (name.starts_with("model-") && name.ends_with(".safetensors")) || is_tokenizer_file(name);
+}
+
 // FOLDER.saving, made anew, and locked as long as this lives; removed unless it was kept. A lock
 // and not a name of its own per process, so that what a killed export has left is found.
 class SavingFolder {
@@ -51,7 +58,7 @@ class SavingFolder {
         break;
       }
     }
-    for (const auto& entry : fs::directory_iterator(path_)) io::remove_tree(entry.path());
+    remove_leftovers();
   }
   ~SavingFolder() {
     std::error_code ignored;
@@ -65,16 +72,30 @@ class SavingFolder {
   void keep() { kept_ = true; }
 
  private:
+  // What a killed export has left. A folder of this name with anything else in it is somebody's.
+  void remove_leftovers() const {
+    std::error_code error;
+    std::vector<fs::path> entries;
+    for (fs::directory_iterator it(path_, error); !error && it != fs::directory_iterator();
+         it.increment(error)) {
+      entries.push_back(it->path());
+    }
+    errno = error.value();
+    if (error) io::throw_file_error("read folder", path_);
+    for (const fs::path& entry : entries) {
+      if (is_of_an_export(entry.filename().string())) continue;
+      throw UsageError(
+          fmt::format("'{}' has '{}' in it, which no export has written", path_.string(),
+                      entry.filename().string()),
+          "an export is written there first: move that folder, or choose another name");
+    }
+    for (const fs::path& entry : entries) io::remove_tree(entry);
+  }
+
   fs::path path_;
   std::unique_ptr<io::FileDescriptor> lock_;
   bool left_behind_ = false, kept_ = false;
 };
-
-int64_t tensor_bytes(const io::SafetensorsSpec& tensor) {
-  int64_t bytes = io::safetensors_dtype_bytes(tensor.dtype);
-  for (const int64_t size : tensor.shape) bytes *= size;
-  return bytes;
-}
 
 std::string shard_file(size_t index, size_t count) {
   if (count == 1) return "model.safetensors";
@@ -132,7 +153,7 @@ std::vector<std::vector<int64_t>> plan_shards(std::span<const io::SafetensorsSpe
   std::vector<std::vector<int64_t>> shards(1);
   int64_t in_shard = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t bytes = tensor_bytes(tensors[i]);
+    const int64_t bytes = io::tensor_bytes(tensors[i]);
     // Not as a sum, which a limit near 2^63 would let overflow.
     if (!shards.back().empty() && bytes > max_shard_bytes - in_shard) {
       shards.emplace_back();
@@ -162,6 +183,7 @@ WrittenFolder write_folder(const fs::path& folder, const FolderContent& content,
   const fs::path target = without_slash(folder);
   refuse_occupied(target);
   SavingFolder saving(target);
+  refuse_occupied(target);  // again: another export may have ended before we had the lock
   WrittenFolder written;
   if (saving.was_left_behind()) {
     written.warnings.push_back(
@@ -171,7 +193,7 @@ WrittenFolder write_folder(const fs::path& folder, const FolderContent& content,
   for (size_t s = 0; s < shards.size(); ++s) {
     write_shard(saving.path() / shard_file(s, shards.size()), content, shards[s], produce);
     for (const int64_t tensor : shards[s]) {
-      written.tensor_bytes += tensor_bytes(content.tensors[tensor]);
+      written.tensor_bytes += io::tensor_bytes(content.tensors[tensor]);
     }
   }
   written.num_files = std::ssize(shards);
@@ -199,7 +221,7 @@ void save_folder(const fs::path& folder, const arch::ModelConfig& config,
   content.config_json = config_text(config, content.tensors, nlohmann::json::object());
   write_folder(folder, content, [&](int64_t tensor, const Sink& sink) {
     sink({static_cast<const std::byte*>(slots[tensor].data),
-          static_cast<size_t>(tensor_bytes(content.tensors[tensor]))});
+          static_cast<size_t>(io::tensor_bytes(content.tensors[tensor]))});
   });
 }
 

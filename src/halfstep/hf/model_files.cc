@@ -25,6 +25,11 @@ constexpr std::array<std::string_view, 10> kTokenizerFiles{"tokenizer.json",
 
 }  // namespace
 
+bool is_tokenizer_file(std::string_view name) {
+  return std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end() ||
+         name.starts_with("chat_template.");
+}
+
 io::SafetensorsDtype weight_dtype(Dtype dtype) {
   check(dtype == Dtype::kF32 || dtype == Dtype::kBF16, "hf: weights are FP32 or BF16");
   return dtype == Dtype::kF32 ? io::SafetensorsDtype::kF32 : io::SafetensorsDtype::kBF16;
@@ -44,6 +49,7 @@ std::string config_text(const arch::ModelConfig& config,
 
 nlohmann::json token_ids(const fs::path& folder) {
   nlohmann::json ids = nlohmann::json::object();
+  if (folder.empty()) return ids;  // and not the file of that name in the current folder
   std::error_code error;
   if (!fs::is_regular_file(folder / kConfigFile, error)) return ids;
   const nlohmann::json config = io::read_json_file(folder / kConfigFile);
@@ -61,10 +67,7 @@ std::vector<fs::path> tokenizer_files(const fs::path& folder) {
   for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator();
        it.increment(error)) {
     const std::string name = it->path().filename().string();
-    const bool known =
-        std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end() ||
-        name.starts_with("chat_template.");
-    if (known && it->is_regular_file(error)) files.push_back(it->path());
+    if (is_tokenizer_file(name) && it->is_regular_file(error)) files.push_back(it->path());
   }
   std::sort(files.begin(), files.end());
   return files;

@@ -31,6 +31,9 @@ std::string config_text(const arch::ModelConfig& config,
 // generation stops at the second, and our model knows nothing of them. Empty without the file.
 nlohmann::json token_ids(const std::filesystem::path& folder);
 
+// Whether a file of this name belongs to a tokenizer.
+bool is_tokenizer_file(std::string_view name);
+
 // A tokenizer's files in a folder, sorted: tokenizer*.json, chat_template.*, vocabularies, merges,
 // special tokens and generation_config.json. Empty if there is no such folder.
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& folder);

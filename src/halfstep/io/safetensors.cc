@@ -269,4 +269,10 @@ void SafetensorsWriter::finish() {
   file_.commit();
 }
 
+int64_t tensor_bytes(const SafetensorsSpec& tensor) {
+  int64_t bytes = safetensors_dtype_bytes(tensor.dtype);
+  for (const int64_t size : tensor.shape) bytes *= size;
+  return bytes;
+}
+
 }  // namespace halfstep::io

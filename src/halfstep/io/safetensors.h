@@ -91,6 +91,9 @@ struct SafetensorsSpec {
   std::vector<int64_t> shape;
 };
 
+// Of its data. Its shape is one whose bytes a 64-bit number can say.
+int64_t tensor_bytes(const SafetensorsSpec& tensor);
+
 // Writes a file as a stream: all names, types and shapes first, then the data of each tensor in the
 // same order, in pieces of any size; nothing is kept in memory. The header is padded with spaces so
 // that the data start at a multiple of 64; list larger element types first to keep all of them

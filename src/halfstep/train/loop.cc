@@ -32,7 +32,9 @@ void accumulate_gradients(Trainer& t, StepRecord& record) {
     const int64_t k = t.ranks.rank() * count + i;
     const int64_t first = t.progress.consumed_samples + k * batch;
     const auto micro_batch = t.training->read(first, batch);
-    for (int64_t j = 0; j < batch; ++j) record.samples.push_back(t.training->sample_at(first + j));
+    for (int64_t j = 0; j < batch && t.options.log_samples; ++j) {
+      record.samples.push_back(t.training->sample_at(first + j));
+    }
     t.gradients->begin_micro_batch(k);
     memory.begin_phase(optim::Phase::kForward);
     const at::Tensor loss = t.model->loss_sum(to_tensors(micro_batch));
@@ -201,9 +203,10 @@ void run_loop(Trainer& t, RunLog& log) {
     ending = train_steps(t, log, request, saver);
   } catch (...) {
     // A batch that cannot be read, memory that ends, an evaluation that fails: what has been
-    // trained up to then is whole, unless it was the update itself. Several ranks save together or
-    // not at all, and the others do not know of this.
-    if (!t.updating && t.ranks.size() == 1) saver.try_save_last();
+    // trained up to then is whole, unless it was the update itself, and the copy that is being
+    // saved in the background always is. Several ranks save together or not at all, and the others
+    // do not know of this.
+    if (t.ranks.size() == 1) t.updating ? saver.try_finish() : saver.try_save_last();
     throw;
   }
   const bool diverged = !ending.bad_parameter.empty();

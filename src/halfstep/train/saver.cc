@@ -8,7 +8,9 @@
 #include <span>
 #include <utility>
 
+#include "halfstep/checkpoint/folder.h"
 #include "halfstep/checkpoint/writer.h"
+#include "halfstep/comm/together.h"
 #include "halfstep/core/error.h"
 #include "halfstep/core/stopwatch.h"
 #include "halfstep/io/file.h"
@@ -82,10 +84,12 @@ void prepare_async_save(Trainer& t) {
 void report_save_space(const Trainer& t, RunLog& log) {
   if (t.options.save.empty()) return;
   const std::optional<int64_t> free = io::free_bytes(t.options.save);
+  if (!free) return;
   const int64_t needed = bytes_to_save(*t.arenas);
-  if (!free || needed <= *free) return;
+  const int64_t room = *free + checkpoint::leftover_bytes(t.options.save);
+  if (needed <= room) return;
   log.line(fmt::format("warning: a checkpoint takes {}, and '{}' has {} free: saves will fail",
-                       io::format_bytes(needed), t.options.save, io::format_bytes(*free)));
+                       io::format_bytes(needed), t.options.save, io::format_bytes(room)));
 }
 
 Saver::Saver(Trainer& t, RunLog& log) : t_(t), log_(log), saved_at_(t.progress.iteration) {}
@@ -119,17 +123,27 @@ void Saver::try_save_last() {
   said_if_failed([&] { save_last(); }, "");
 }
 
+void Saver::try_finish() {
+  said_if_failed([&] { finish(); }, "");
+}
+
 void Saver::begin(Clock::time_point since) {
   t_.gather->wait_for_all();
   latest_ = {.iteration = t_.progress.iteration, .stall_ms = 0};
-  const auto slices = slices_to_save(*t_.arenas, t_.ranks.rank());
+  TrainState state;
+  std::vector<checkpoint::TensorSlice> slices;
+  // What fails here on one rank must not leave the others alone in the save.
+  comm::together(t_.ranks, [&] {
+    state = train_state(t_);
+    slices = slices_to_save(*t_.arenas, t_.ranks.rank());
+  });
   if (t_.async_saver) {
-    t_.async_saver->start(t_.options.save, train_state(t_), slices, retention_policy(t_));
+    t_.async_saver->start(t_.options.save, std::move(state), slices, retention_policy(t_));
     latest_.stall_ms = milliseconds_since(since);
     return;
   }
-  const auto result = checkpoint::save_checkpoint(t_.options.save, train_state(t_), slices,
-                                                  retention_policy(t_), t_.ranks);
+  const auto result =
+      checkpoint::save_checkpoint(t_.options.save, state, slices, retention_policy(t_), t_.ranks);
   latest_.stall_ms = milliseconds_since(since);
   report_saved(result);
 }

@@ -1,7 +1,7 @@
 // The saves of a run: when one is due, what it holds, what is said of it. With --async-save they
 // are written in the background from a copy in memory, one at a time; the next one waits for it,
-// and so does whatever ends the run. Used by the loop, on its thread, by every rank at the same
-// steps.
+// and so does whatever ends the run, but for an error on one of several ranks: the others may be
+// gone. Used by the loop, on its thread, by every rank at the same steps.
 #pragma once
 
 #include <chrono>
@@ -35,6 +35,8 @@ class Saver {
   void save_last();
   // The same, and a failure is only said.
   void try_save_last();
+  // Waits for the save in the background, if there is one. A failure is only said.
+  void try_finish();
 
  private:
   using Clock = std::chrono::steady_clock;
