@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "halfstep/checkpoint/reader.h"
 #include "halfstep/core/test_folder.h"
@@ -86,13 +87,14 @@ void convert(const CheckpointReader& reader, const Slice& request) {
 void read(const std::filesystem::path& folder, const std::map<std::string, std::string>& shards) {
   const auto reader = accepted([&] { return CheckpointReader(folder); });
   if (!reader) return;
+  std::set<std::string> converted;
   for (const StoredSlice& stored : reader->manifest().slices) {
     const Slice request = request_for(stored);
     if (request.numel > kMaxElements) continue;
     if (const auto memory = load(*reader, request, {.allow_unrequested = true})) {
       check_loaded(*reader, shards, request, *memory);
     }
-    convert(*reader, request);
+    if (converted.insert(stored.name).second) convert(*reader, request);
   }
   accepted([&] {
     reader->verify();

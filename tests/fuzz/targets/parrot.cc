@@ -1,7 +1,6 @@
 // The child of the target tokenizer_pipe: writes the first part of a file, and one more after each
-// message that it has read, whatever that says. It ends when no message comes: what it wrote may be
-// half of something, for the rest of which the other side waits.
-#include <poll.h>
+// message that it has read, whatever that says. It ends at a part that is less than a message: the
+// other side waits for the rest and would ask nothing.
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,12 +12,21 @@
 
 namespace {
 
-constexpr int kPatienceMs = 50;
+// Magic, code, and the number of bytes that follow (src/halfstep/data/pipe_tokenizer.h).
+constexpr size_t kHeaderBytes = 13;
+
+uint64_t payload_bytes(const char* header) {
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, header + 5, sizeof bytes);
+  return bytes;
+}
+
+bool is_message(const std::string& part) {
+  return part.size() >= kHeaderBytes && part.size() - kHeaderBytes >= payload_bytes(part.data());
+}
 
 bool read_exactly(char* out, size_t bytes) {
   while (bytes > 0) {
-    pollfd entry{STDIN_FILENO, POLLIN, 0};
-    if (::poll(&entry, 1, kPatienceMs) <= 0) return false;
     const ssize_t n = ::read(STDIN_FILENO, out, bytes);
     if (n <= 0) return false;
     out += n;
@@ -27,13 +35,10 @@ bool read_exactly(char* out, size_t bytes) {
   return true;
 }
 
-// Magic, code, and the number of bytes that follow (src/halfstep/data/pipe_tokenizer.h).
 bool read_message() {
-  char header[13];
+  char header[kHeaderBytes];
   if (!read_exactly(header, sizeof header)) return false;
-  uint64_t bytes = 0;
-  std::memcpy(&bytes, header + 5, sizeof bytes);
-  std::string payload(bytes, '\0');
+  std::string payload(payload_bytes(header), '\0');
   return read_exactly(payload.data(), payload.size());
 }
 
@@ -47,6 +52,6 @@ int main(int argc, char** argv) {
     if (::write(STDOUT_FILENO, part.data(), part.size()) != static_cast<ssize_t>(part.size())) {
       return 1;
     }
-    if (!read_message()) return 0;
+    if (!is_message(part) || !read_message()) return 0;
   }
 }
