@@ -6,6 +6,7 @@
 # code stay in runs/fuzz/corpus/TARGET, from where the next call goes on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/packages.sh
 
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
@@ -15,21 +16,7 @@ case $seconds in '' | *[!0-9]*)
 esac
 
 packages=(clang libclang-rt-14-dev)
-missing=()
-for package in "${packages[@]}"; do
-  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
-    missing+=("$package")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  if [ "$(id -u)" = 0 ]; then as_root=(); elif sudo -n true 2>/dev/null; then as_root=(sudo); else
-    echo "fuzz: these system packages are missing. Install them, then run this again:" >&2
-    echo "  sudo apt-get install -y ${missing[*]}" >&2
-    exit 1
-  fi
-  echo "fuzz: installing ${missing[*]}"
-  "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null
-fi
+install_packages fuzz "${packages[@]}"
 
 targets=("$@")
 if [ ${#targets[@]} = 0 ]; then

@@ -3,6 +3,7 @@
 # system packages, .venv with the pinned Python packages, the build. A second call takes seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/packages.sh
 
 say() { printf '\033[1msetup:\033[0m %s\n' "$*"; }
 
@@ -11,21 +12,7 @@ packages=(g++ make ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3
           libxxhash-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev)
 python3 -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
   packages+=(python3 python3-venv)
-missing=()
-for package in "${packages[@]}"; do
-  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
-    missing+=("$package")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  if [ "$(id -u)" = 0 ]; then as_root=(); elif sudo -n true 2>/dev/null; then as_root=(sudo); else
-    echo "setup: these system packages are missing. Install them, then run this again:" >&2
-    echo "  sudo apt-get install -y ${missing[*]}" >&2
-    exit 1
-  fi
-  say "installing ${missing[*]}"
-  "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null
-fi
+install_packages setup "${packages[@]}"
 
 # 2. Python packages, pinned in requirements.txt (about 6 GB, most of it torch).
 stamp=.venv/requirements.stamp
