@@ -47,8 +47,8 @@ class Numbers {
   template <typename T>
   T take() {
     T value{};
-    const size_t n = std::min(sizeof value, bytes_.size());
-    std::memcpy(&value, bytes_.data(), n);
+    // Not memcpy, which may not be given the null pointer of an empty input.
+    const size_t n = bytes_.copy(reinterpret_cast<char*>(&value), sizeof value);
     bytes_.remove_prefix(n);
     return value;
   }
