@@ -130,14 +130,8 @@ int64_t store_values(const float* values, const Slice& piece, void* out, const s
     return kernels::split_master(weight.data(), static_cast<int16_t*>(out), values, piece.numel);
   }
   if (piece.dtype == Dtype::kUE6M10) {
-    const float* end = values + piece.numel;
-    const float* negative = std::find_if(values, end, [](float v) { return v < 0; });
-    if (negative != end) {
-      throw InputError(fmt::format("{}: {} of '{}', element {}: {} has no ue6m10", where,
-                                   tensor_kind_name(piece.kind), piece.name,
-                                   piece.start + (negative - values), *negative),
-                       "exp_avg_sq is never negative: the checkpoint is damaged");
-    }
+    check_ue6m10_values({values, static_cast<size_t>(piece.numel)}, piece.kind, piece.name,
+                        piece.start, where);
   }
   kernels::convert(out, piece.dtype, values, Dtype::kF32, piece.numel, Rounding::kNearest, {});
   return 0;
@@ -180,6 +174,16 @@ void check_split_weights(std::span<const MutableSlice> slices, const std::string
     throw_if_unjoinable(static_cast<const uint16_t*>(it->second->data),
                         static_cast<const int16_t*>(slice.data), slice, where);
   }
+}
+
+void check_ue6m10_values(std::span<const float> values, TensorKind kind, std::string_view name,
+                         int64_t first, const std::string& where) {
+  const auto negative = std::find_if(values.begin(), values.end(), [](float v) { return v < 0; });
+  if (negative == values.end()) return;
+  throw InputError(
+      fmt::format("{}{}{} of '{}', element {}: {} has no ue6m10", where, where.empty() ? "" : ": ",
+                  tensor_kind_name(kind), name, first + (negative - values.begin()), *negative),
+      "exp_avg_sq is never negative: the checkpoint is damaged");
 }
 
 }  // namespace halfstep::checkpoint

@@ -17,4 +17,9 @@ void load_slice(const PlannedSlice& planned, const StoredTensors& stored, ChunkR
 // remainder are matched by name and place.
 void check_split_weights(std::span<const MutableSlice> slices, const std::string& where);
 
+// ue6m10 has no sign. Throws InputError for the first negative value, naming the tensor and the
+// element, of which values[0] is number `first`. `where`, if any, stands in front.
+void check_ue6m10_values(std::span<const float> values, TensorKind kind, std::string_view name,
+                         int64_t first, const std::string& where);
+
 }  // namespace halfstep::checkpoint

@@ -1,12 +1,10 @@
 #include "halfstep/convert/encoder.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "halfstep/checkpoint/load_slices.h"
 #include "halfstep/core/bf16.h"
-#include "halfstep/core/error.h"
 #include "halfstep/core/split_weight.h"
 #include "halfstep/core/ue6m10.h"
 #include "halfstep/kernels/vector_ops.h"
@@ -73,15 +71,9 @@ void Encoder::encode_values(const Target& target, const Piece& piece, void* out)
   values_.resize(static_cast<size_t>(piece.count));
   source_.read_values(piece, values_.data());
   if (target.dtype == Dtype::kUE6M10) {
-    const auto negative =
-        std::find_if(values_.begin(), values_.end(), [](float v) { return v < 0; });
-    if (negative != values_.end()) {
-      throw InputError(fmt::format("{} of '{}', element {}: {} has no ue6m10",
-                                   checkpoint::tensor_kind_name(piece.kind),
-                                   source_.parameters()[static_cast<size_t>(piece.parameter)].name,
-                                   piece.first + (negative - values_.begin()), *negative),
-                       "exp_avg_sq is never negative: the checkpoint is damaged");
-    }
+    checkpoint::check_ue6m10_values(values_, piece.kind,
+                                    source_.parameters()[static_cast<size_t>(piece.parameter)].name,
+                                    piece.first, "");
   }
   kernels::convert(out, target.dtype, values_.data(), Dtype::kF32, piece.count, Rounding::kNearest,
                    {});

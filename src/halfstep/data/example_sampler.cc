@@ -72,14 +72,7 @@ void ExampleSampler::append_example(int64_t e, MicroBatch& batch) const {
 }
 
 MicroBatch ExampleSampler::read(int64_t index0, int64_t batch) const {
-  check(batch >= 1, "ExampleSampler::read: batch below 1");
-  MicroBatch result;
-  result.batch = batch;
-  result.seq_length = options_.seq_length;
-  for (auto* rows : {&result.tokens, &result.targets, &result.positions}) {
-    rows->reserve(batch * options_.seq_length);
-  }
-  result.segment_starts = {0};
+  MicroBatch result = empty_micro_batch(batch, options_.seq_length);
   for (int64_t i = 0; i < batch; ++i) {
     for (const int64_t e : rows_[sample_at(index0 + i)]) append_example(first_ + e, result);
     const int64_t end = (i + 1) * options_.seq_length;

@@ -22,6 +22,9 @@ struct MicroBatch {
   int64_t num_targets = 0;  // targets that are not kIgnoreTarget
 };
 
+// One without rows yet, for a source to fill: room is reserved, and the first segment starts at 0.
+MicroBatch empty_micro_batch(int64_t batch, int64_t seq_length);
+
 class SampleSource {
  public:
   virtual ~SampleSource() = default;

@@ -157,14 +157,7 @@ int64_t WindowSampler::sample_at(int64_t index) const {
 }
 
 MicroBatch WindowSampler::read(int64_t index0, int64_t batch) const {
-  check(batch >= 1, "WindowSampler::read: batch below 1");
-  MicroBatch result;
-  result.batch = batch;
-  result.seq_length = options_.seq_length;
-  for (auto* rows : {&result.tokens, &result.targets, &result.positions}) {
-    rows->reserve(batch * options_.seq_length);
-  }
-  result.segment_starts = {0};
+  MicroBatch result = empty_micro_batch(batch, options_.seq_length);
   RowPacker packer(options_, result);
   for (int64_t i = 0; i < batch; ++i) {
     const Location location = locate(index0 + i);
